@@ -8,7 +8,7 @@ ONE = $(if $(RANKS),--ranks $(RANKS)) $(if $(MPI),--mpi $(MPI)) $(if $(JAX),--ja
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev one check test rust sanitize own range package conformance hosts bench \
-	bench-quick lint words format wheel portable emulated audit release versions docs \
+	bench-quick lint format wheel portable emulated audit release versions docs \
 	site-check pictures clean
 
 help: ## Print this list
@@ -27,7 +27,9 @@ one: ## Run one test: make one TEST=mpi/properties/test_order.py [RANKS=2 MPI=op
 check: lint ## What to run before each commit, in under three minutes
 	@$(PYTHON) tools/run.py --only check
 
-test: lint ## Set up everything and run all checks and tests
+# Another third for the next commit.
+test: export TEST_SHARE ?= $(shell expr `git rev-list --count HEAD 2>/dev/null || echo 0` % 3)/3
+test: lint ## Set up everything and run a third of all tests (TEST_SHARE=0/1: all of them)
 	$(PYTHON) tools/run.py
 
 rust: ## Run the tests in Rust, and compare our declarations with the headers of MPI and XLA
@@ -74,9 +76,6 @@ emulated: ## Run the tests of the core on aarch64, emulated by QEMU
 
 audit: ## Look for known holes in the crates, and at their licenses (with cargo-deny)
 	cargo deny --locked check
-
-words: ## Count vague names and doc comments to reword, by folder
-	$(PYTHON) tools/words.py --count
 
 release: ## Build a release into dist/: wheels for old and new Linux, and check them
 	$(PYTHON) tools/release.py

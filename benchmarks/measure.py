@@ -34,6 +34,7 @@ from redistribution import redistribution
 from sharded import psum, ring, sharded_fft, sparse, stencil
 from shared_cores import bound, unbound
 from solvers import solvers
+from spectral import spectral, spectral_bound
 from unstructured import donated_loop, unstructured
 from workloads import (
     LEFT,
@@ -330,7 +331,7 @@ def pages(effort: Effort) -> dict[str, list[float]]:
 
 
 def resident(effort: Effort) -> dict[str, list[float]]:
-    """The memory that a process needs more for a loop over large arrays, in MiB."""
+    """Additional memory of a process during a loop over large arrays, in MiB."""
     mpi, comm = import_mpi(), WORLD.Clone()
 
     def step(arrays):
@@ -352,7 +353,7 @@ def resident(effort: Effort) -> dict[str, list[float]]:
 
 
 def _resident_mebibytes() -> float:
-    """The memory of this process, of which it has a share of what several map."""
+    """The memory of this process, with its share of memory that several processes map."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
@@ -425,7 +426,8 @@ WORKLOADS = {
     for f in (
         *(dispatch, eager, loops, c, latency, psum, ring, sparse, stencil),
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
-        *(overlap, bound, unbound, unstructured, migration, solvers, redistribution),
+        *(overlap, bound, unbound, spectral, spectral_bound),
+        *(unstructured, migration, solvers, redistribution),
         sharded_fft,
     )
 }

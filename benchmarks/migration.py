@@ -25,11 +25,11 @@ from workloads import (
     take_turns,
 )
 
-#: The numbers of a particle, of 4 bytes each.
+#: Count of the numbers in a particle, of 4 bytes each.
 COLUMNS = 8
-#: The rows of a block, which is what a process can send to another one.
+#: Numbers of rows in the block that a process can send to another one.
 BLOCKS = (16, 256, 4096)
-#: How much of a block is filled, in percent.
+#: Filled parts of a block, in percent.
 FILLED = (1, 10, 50, 100)
 
 
@@ -80,7 +80,7 @@ def migration(effort: Effort) -> Samples:
 
 
 def migrated(count: int, comm: Any, state: Any) -> Any:
-    """The first slots go to the processes, so many to each, and the others stay."""
+    """Migrate `count` of the first slots to each process. The other slots stay."""
     from mpi4jax.unstructured import migrate
 
     x, mask = state

@@ -26,14 +26,14 @@ from workloads import (
     take_turns,
 )
 
-#: How late the partner is, and how long there is something to compute.
+#: Seconds by which the partner is late, and of the computation meanwhile.
 LATE = 0.05
 MESSAGES = (8, 1 << 16, 1 << 20, 1 << 24)
-#: How long a computation is, in times of the message beside it.
+#: Durations of a computation, relative to the message beside it.
 LENGTHS = (1, 4)
-#: The cells of a process along each axis, for the heat equation.
+#: Number of cells of a process along each axis, for the heat equation.
 CELLS = 64
-#: The cells of all processes along and across the channel, for the shallow water.
+#: Numbers of cells of all processes along and across the channel, for the shallow water.
 CHANNEL = 480, 240
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def numbers() -> jax.Array:
 
 
 def rounds_in(seconds: float, effort: Effort, *, on_all: bool = True) -> int:
-    """How many rounds of `compute` take so long, on all processes or on the first one."""
+    """Number of rounds of `compute` for a duration, on all processes or on the first."""
     rounds = 2000
     call = functools.partial(jax.jit(compute, static_argnums=1), numbers(), rounds)
     taken = take_turns({"": await_on(call, on_all=on_all)}, effort)[""]

@@ -1,4 +1,4 @@
-"""How two public codes exchange ghosts of unstructured meshes by hand, on any mpi4jax.
+"""Exchanges of ghosts of unstructured meshes by hand, as in two public codes.
 
 Rebuilt from the descriptions of tatva (smec-ethz/tatva, `ExchangePlan`) and of JAX-AMG
 (jx-wang-s-group/JAX-AMG, `HaloPlan`), to compare values and times with those of a plan.
@@ -18,12 +18,12 @@ Ints = np.ndarray[Any, Any]
 
 
 class Route(NamedTuple):
-    """What goes to and from a neighbor: indices here, and indices of its values there."""
+    """The values that travel to and from a neighbor, by their indices on this process."""
 
     rank: int
-    #: Where the ghosts that the neighbor owns are among the values of this process.
+    #: Indices of the ghosts that the neighbor owns among the values of this process.
     ghosts: Ints
-    #: Where the values that are ghosts of the neighbor are among those owned here.
+    #: Indices of the neighbor's ghosts among the values that this process owns.
     owned: Ints
 
 
@@ -59,7 +59,7 @@ class NeighborLoop:
         self._routes = self._find_routes(owners, self.numbers - self.bounds[owners])
 
     def _find_routes(self, owners: Ints, places: Ints) -> list[Route]:
-        """The routes of values whose owners have them at these places."""
+        """The routes of values with these owners, and these places on their owners."""
         rank = self._comm.Get_rank()
         ranks = range(self._comm.Get_size())
         ghosts = [np.flatnonzero(owners == other) for other in ranks]
@@ -83,7 +83,7 @@ class NeighborLoop:
         return self._summed(self._routes, local, local[self.owned_rows])
 
     def find_entries(self, rows: Ints, columns: Ints) -> EntryLoop:
-        """How entries of a matrix are summed whose rows and columns are local points."""
+        """The exchange that sums entries of a matrix between local points."""
         return EntryLoop(self, rows, columns)
 
     def _summed(

@@ -34,7 +34,7 @@ except ImportError:
 #: The points along each axis of a cube, and the most of them that are transformed, too.
 POINTS = (32, 64, 128, 256, 512)
 TRANSFORMED = 256
-#: What each rank has of an array that grows with their number.
+#: Size of each rank's part of an array that grows with the number of ranks.
 OWN = (64, 128, 128)
 
 Way = Callable[[jax.Array], jax.Array]

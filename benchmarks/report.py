@@ -1,4 +1,4 @@
-"""Makes tables and plots of what run.py has measured.
+"""Makes tables and plots of the measurements of run.py.
 
     python benchmarks/report.py build/bench/results.json [--docs]
 
@@ -30,7 +30,7 @@ from mpi4jax._commands.tables import (
 from mpi4jax._text import format_number, format_size
 
 GLOO = "gloo"
-#: The MPIs, and who uses each.
+#: The MPIs, each with the names of our code and the original's in results.
 MPIS = (
     ("MPICH", OURS, UPSTREAM),
     ("Open MPI", "ours, Open MPI", "upstream, Open MPI"),
@@ -47,7 +47,7 @@ COLORS = {OURS: "C3", UPSTREAM: "C0", GLOO: "C2", "mpi4py": "k"}
 
 
 def by_ranks(r: Results, workload: str) -> list[tuple[str, str]]:
-    """The names that a workload has on different numbers of ranks, and these."""
+    """The names of a workload on different numbers of ranks, with these numbers."""
     names = [name for name in r.samples if name.startswith(f"{workload}, ")]
     return [(name, name.removeprefix(f"{workload}, ")) for name in names]
 
@@ -467,7 +467,7 @@ def axes(r: Results) -> list[Row]:
     return rows
 
 
-#: Who has which pages, by the titles of columns.
+#: The measured codes and kinds of pages, by the titles of columns.
 PAGES_OF = {
     "small pages": "ours, small pages",
     "ours": OURS,
@@ -651,7 +651,7 @@ def sums(r: Results) -> list[Row]:
     return rows
 
 
-#: All tables: what each row is about, and the rows.
+#: All tables: the subject of the rows, and the rows.
 TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
     "Calls": ("Time of an `allreduce` of 8 bytes", dispatch),
     "Eager calls": ("Time of 8 bytes", eager),

@@ -31,24 +31,30 @@ from environments import Environment, mpi_environ  # noqa: E402
 
 OURS, UPSTREAM, GLOO = "ours", "upstream", "gloo"
 OPENMPI, UPSTREAM_OPENMPI = "ours, Open MPI", "upstream, Open MPI"
+SPINNING, SPINNING_OPENMPI = "ours, spinning", "ours, spinning, Open MPI"
 SMALL_PAGES, HUGE_PAGES = "ours, small pages", "ours, huge pages by glibc"
 ENVIRONMENTS = {
     OURS: Environment(),
     GLOO: Environment(),
     SMALL_PAGES: Environment(),
     HUGE_PAGES: Environment(),
+    SPINNING: Environment(),
     OPENMPI: Environment(mpi="openmpi"),
+    SPINNING_OPENMPI: Environment(mpi="openmpi"),
     UPSTREAM: environments.UPSTREAM,
     UPSTREAM_OPENMPI: environments.UPSTREAM._replace(mpi="openmpi"),
 }
 #: The environment variables of those who differ by these.
 SETTINGS = {
     GLOO: {"COLLECTIVES": "gloo"},
+    SPINNING: {"MPI4JAX_WAIT": "spin"},
+    SPINNING_OPENMPI: {"MPI4JAX_WAIT": "spin"},
     SMALL_PAGES: {"MPI4JAX_HUGE_PAGES": "off"},
     HUGE_PAGES: {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 BOTH = (OURS, UPSTREAM)
 BOTH_ON_EACH_MPI = (*BOTH, OPENMPI, UPSTREAM_OPENMPI)
+WAITS = (*BOTH_ON_EACH_MPI, SPINNING, SPINNING_OPENMPI)
 
 #: The measurements: by whom, on how many ranks, and how often each has its turn.
 PLAN = [
@@ -78,6 +84,8 @@ PLAN = [
     ("overlap", (OURS, OPENMPI), (2,), 1),
     ("unbound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4, 8), 2),
     ("bound", (*BOTH_ON_EACH_MPI, GLOO), (2, 4), 2),
+    ("spectral", WAITS, (2, 4), 5),
+    ("spectral_bound", WAITS, (2,), 3),
 ]
 
 Samples = dict[str, list[float]]
@@ -166,7 +174,7 @@ def handlers() -> dict[str, float]:
     """The nanoseconds that a handler takes apart from MPI."""
     command = ["cargo", "bench", "--quiet", "--locked", "--bench", "handler"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.rsplit(maxsplit=1) for line in done.stdout.splitlines()]
     return {name: float(nanoseconds) for name, nanoseconds in lines}
 
 

@@ -39,7 +39,7 @@ Loop = Callable[[Any, int], Any]
 
 
 def initialize() -> NamedSharding:
-    """Connect JAX's processes. Gives the sharding of arrays with a block for each."""
+    """Connect JAX's processes. Return the sharding of arrays with a block on each."""
     if os.environ.get("COLLECTIVES") != "gloo":
         from mpi4jax import distributed
 
@@ -112,9 +112,9 @@ def time_loops(
     inside: Mapping[str, Loop],
     outside: Loop,
 ) -> Samples:
-    """The seconds of a step of loops in a `shard_map`, and of one outside of it.
+    """Seconds of a step of loops in a `shard_map`, and of a loop outside of it.
 
-    `block` is that of this process. All loops have to give the same.
+    `block` is the block of this process. All loops have to return equal results.
     """
     x = jax.make_array_from_process_local_data(sharding, block)
     cases = {
@@ -192,9 +192,9 @@ class Round:
 
 
 def irregular_rounds() -> list[Round]:
-    """Messages of 1 to 64 KiB, from each rank to two or three others if there are so many.
+    """Messages of 1 to 64 KiB, from each rank to two or three others, or to all if fewer.
 
-    The largest come first, so that messages of a round are of similar sizes.
+    The largest messages come first, so that messages of a round have similar sizes.
     """
     random = np.random.default_rng(0)
     messages = []
@@ -223,7 +223,7 @@ def sparse(effort: Effort) -> Samples:
     rounds = irregular_rounds()
 
     def step(x, rank, receive):
-        """What a rank receives takes the place of its own."""
+        """Exchange the messages. A received message replaces the own block of a rank."""
         received = receive([x[: r.largest] for r in rounds])
         for r, y in zip(rounds, received, strict=True):
             is_received = jnp.arange(y.size) < jnp.asarray(r.counts)[rank]
@@ -363,7 +363,7 @@ def sharded_fft(effort: Effort) -> Samples:
 
 
 def mebibytes_in_call(call: Thunk) -> float:
-    """How much more memory than before this process has at most during a call."""
+    """Peak of the memory that this process has during a call, beyond its memory before."""
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before = status_kibibytes("VmRSS")
     call()

@@ -17,9 +17,9 @@ import sharded
 from mpi4py import MPI
 from workloads import RANK, SIZE, WORLD, Effort, Thunk, import_mpi, take_turns
 
-#: The rows of the matrices, the elements of what is summed, and the steps of a loop.
+#: Numbers of rows of the matrices, of elements of the sum, and of steps of a loop.
 ROWS, ELEMENTS, STEPS = 600, 1024, 10
-#: In which steps a rank computes: in all, or in turn with the other ranks.
+#: The steps in which a rank computes: all steps, or in turn with the other ranks.
 TURNS: dict[str, Callable[[Any, Any], Any]] = {
     "all": lambda step, rank: step >= 0,
     "one": lambda step, rank: step % SIZE == rank,
@@ -37,7 +37,7 @@ def bound(effort: Effort) -> dict[str, list[float]]:
 
 
 def _products_and_sums(effort: Effort, *, bind: bool) -> dict[str, list[float]]:
-    _use_cores(bind)
+    use_cores(bind)
     os.environ["XLA_FLAGS"] = ""  # as many threads as cores
     matrix, x = np.full((ROWS, ROWS), 1e-3, np.float32), np.ones(ELEMENTS, np.float32)
     cases: dict[str, Thunk] = {}
@@ -78,8 +78,8 @@ def _products_and_sums(effort: Effort, *, bind: bool) -> dict[str, list[float]]:
     return {case: [s / STEPS for s in seconds] for case, seconds in samples.items()}
 
 
-def _use_cores(bind: bool) -> None:
-    """Have this process run on one core, or on all, whatever the launcher did."""
+def use_cores(bind: bool) -> None:
+    """Bind this process to one core, or to all, independent of the launcher."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     if bind:
         cores = sorted(os.sched_getaffinity(0))

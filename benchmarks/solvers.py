@@ -12,16 +12,16 @@ import numpy as np
 from mpi4py import MPI
 from workloads import RANK, SIZE, WORLD, Effort, Samples, Thunk, import_mpi, take_turns
 
-#: The elements of a rank.
+#: Number of elements of a rank.
 ELEMENTS = (10, 1000, 100_000, 1_000_000)
-#: The cells of a rank along each of two axes.
+#: Number of cells of a rank along each of two axes.
 CELLS = (16, 64, 256, 1024)
-#: The iterations of a solve, fewer if it is slow.
+#: Number of iterations of a solve, fewer if it is slow.
 ITERATIONS = 60
 
 
 def solvers(effort: Effort) -> Samples:
-    """The time of an inner product in a loop, and that of an iteration."""
+    """Times of an inner product in a loop, and of an iteration."""
     jax.config.update("jax_enable_x64", True)
     samples: Samples = {}
     for dtype in (np.float32, np.float64):
@@ -64,7 +64,7 @@ def inner_products(count: int, dtype: type, length: int) -> dict[str, Thunk]:
 
 
 def solves(cells: int, iterations: int) -> dict[str, Thunk]:
-    """So many iterations for a stencil of five points, with a Jacobi preconditioner."""
+    """Solves for a stencil of five points, with a Jacobi preconditioner."""
     from mpi4jax import halo, linalg
 
     grid = WORLD.Create_cart(MPI.Compute_dims(SIZE, 2), (False, False))

@@ -31,7 +31,7 @@ except ImportError:
 
 Fields = list[jax.Array]
 
-#: How many neighbors a rank has, by the number of ranks.
+#: Number of neighbors of a rank, by the number of ranks.
 NEIGHBORS = {2: (1,), 4: (2, 3), 8: (2, 6), 13: (12,)}
 POINTS = (10, 1000, 100_000, 1_000_000)
 FIELDS = (1, 5)
@@ -154,7 +154,7 @@ def ways_of(part: Part) -> tuple[dict[str, Way], dict[str, Way]]:
 
 
 def donated_loop(body: Callable[[Any], Any], state: Any, length: int) -> Thunk:
-    """A loop that goes on with what it has ended with, in the same memory."""
+    """A loop that starts from its last result, in the same memory."""
 
     def loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, length, lambda _, y: body(y), x)

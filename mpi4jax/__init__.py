@@ -4,11 +4,32 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
-# Python imports this before it runs `python -m mpi4jax`, and calls itself "-m" meanwhile.
-# The commands have to start where neither MPI nor JAX does.
+# Python imports this package before it runs `python -m mpi4jax`, and sets argv[0] to "-m"
+# meanwhile. The commands have to start even where MPI or JAX can't be imported.
 _is_for_command = getattr(_sys, "argv", [])[:1] == ["-m"] and (
     _sys.orig_argv[-len(_sys.argv)] in ("mpi4jax", "-mmpi4jax")
 )
+
+#: The modules that are imported when a program first names them.
+_MODULES_ON_DEMAND = (
+    "_src",
+    "diagnostics",
+    "distributed",
+    "extend",
+    "fft",
+    "pencil",
+    "typing",
+    "unstructured",
+)
+
+if _typing.TYPE_CHECKING:
+    from . import diagnostics as diagnostics
+    from . import distributed as distributed
+    from . import extend as extend
+    from . import fft as fft
+    from . import pencil as pencil
+    from . import typing as typing
+    from . import unstructured as unstructured
 
 if _typing.TYPE_CHECKING or not _is_for_command:
     # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
@@ -37,10 +58,13 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [name for name in dir() if not name.startswith("_")]
 
     def __getattr__(name: str) -> _typing.Any:
-        if name in ("_src", "diagnostics", "distributed", "extend", "typing"):
+        if name in _MODULES_ON_DEMAND:
             return _importlib.import_module(f"{__name__}.{name}")
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
             from ._internal.forms.capitalised import capitalised
 
             return capitalised(getattr(experimental.tokens, name.lower()))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES_ON_DEMAND})

@@ -21,7 +21,7 @@ def _number(text: str) -> float:
 
 
 def limit(text: str) -> float:
-    """The seconds that something may take."""
+    """A timeout in seconds."""
     seconds = _number(text)
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(
@@ -31,7 +31,7 @@ def limit(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """The seconds since a run began. It may go on for ever."""
+    """A time in seconds since a run began, which may be infinite."""
     seconds = _number(text)
     if not seconds >= 0:
         raise argparse.ArgumentTypeError(
@@ -41,7 +41,7 @@ def moment(text: str) -> float:
 
 
 class Period(argparse.Action):
-    """Two moments, the first one before the other."""
+    """A period: two moments in increasing order."""
 
     def __call__(
         self,
@@ -59,7 +59,7 @@ class Period(argparse.Action):
 
 
 class Version(argparse.Action):
-    """Says which mpi4jax this is, and ends."""
+    """The option that prints the version of mpi4jax, and ends the process."""
 
     def __call__(
         self,
@@ -128,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.command in ("bench", "selftest"):
-            # They import mpi4py. Before that, MPI has to find the context of a GPU.
+            # These commands import mpi4py. The context of a GPU has to exist before that.
             importlib.import_module("mpi4jax._internal")
-        # Only now: what a command needs is not needed by the others.
+        # Imported on demand, as a command should not need the modules of others.
         command = importlib.import_module(f"mpi4jax._commands.{options.command}")
         code: int = command.run(options)
     except Exception:
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_the_others() -> None:
-    """End all ranks, which would wait for this one."""
+    """End all ranks, as the others would wait for this one."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
         sys.stderr.flush()

@@ -17,7 +17,7 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
     """
 
 def set_wait_policy(path: str, has_core: bool, gives_way: bool) -> bool:
-    """Have waits in MPI poll at first, and give way in the end to threads that compute.
+    """Set whether waits in MPI poll at first, and give way in the end to other threads.
 
     `has_core`: there is a core for each process. `path` is that of `load`. Says whether
     this MPI can.
@@ -102,13 +102,13 @@ def set_raise_on_error(raise_: bool) -> None:
     """Make an error of MPI's raise (True) or end all ranks (False)."""
 
 def set_check(enable: bool) -> None:
-    """Have calls compared between processes before MPI is called, or not."""
+    """Set whether calls are compared between processes before MPI is called."""
 
 def set_huge_pages(enable: bool) -> None:
-    """Have the kernel asked for huge pages for large arrays on the host, or not."""
+    """Set whether the core asks the kernel for huge pages for large arrays on the host."""
 
 def set_count_limit(limit: int, use_large: bool) -> None:
-    """Have tests of large counts do with small arrays.
+    """Set the limit of counts, so that small arrays test the code for large counts.
 
     Calls with more than `limit` elements go the ways that are meant for counts beyond an
     int: by MPI's functions for large counts, or without them.
@@ -124,10 +124,10 @@ def set_flight_line(flight: int, line: str) -> None:
     """Say which line an eager call has that has begun the operation with this number."""
 
 def set_pushing(is_pushed: bool) -> None:
-    """Have a thread push on operations in flight, or not."""
+    """Set whether a thread makes progress with operations in flight."""
 
 def finish_flights(at_most: float) -> list[tuple[str, bool]]:
-    """Wait for all operations in flight, but no longer than so many seconds.
+    """Wait for all operations in flight, for `at_most` seconds.
 
     Gives their descriptions, each with whether it is done. None can be waited for after
     that.
@@ -151,7 +151,7 @@ def is_direct() -> bool:
     """Whether MPI gets addresses of device memory, or of copies."""
 
 def set_direct(direct: bool | None) -> None:
-    """Have MPI get addresses of device memory, of copies, or as it says (None)."""
+    """Set whether MPI gets device memory (True), copies (False), or as it says (None)."""
 
 def set_mpi_release(text: str) -> None:
     """Tell the core the text of MPI_Get_library_version."""
@@ -198,8 +198,11 @@ def free_staging() -> None:
 def set_call_site(site: int, line: str) -> None:
     """Say which line calls with this `call_site` come from: an empty one if eager."""
 
-def set_eager_line(line: str) -> None:
-    """Say which Python line the eager call that begins now comes from."""
+def set_eager_line(line: str, sites: Sequence[int] = ...) -> None:
+    """Say which Python line the eager call that begins now comes from.
+
+    Of a program with these call sites, or, without any, of one that is not known.
+    """
 
 def set_messages(
     site: int,
@@ -227,10 +230,11 @@ def communicators() -> list[Description]:
 def identify_communicators(tables: list[list[Description]]) -> list[list[int]]:
     """Give the communicators of several processes numbers that are the same in all."""
 
-def begin_meeting(name: str) -> int:
-    """Record that this rank waits for all others, in a "profile" or a "trace".
+def begin_meeting(name: str, rule: str, members: Sequence[int]) -> int:
+    """Record that this rank waits for others, and return the number of the call.
 
-    Gives the number of the call, for :func:`end_meeting`.
+    `members` are their ranks in `MPI_COMM_WORLD`, and this one. `rule` is a sentence about
+    who has to come to the place called `name`.
     """
 
 def end_meeting(call: int) -> None:
@@ -252,7 +256,7 @@ def flush_trace() -> tuple[int, int] | None:
     """
 
 def give_up_trace(reason: str) -> None:
-    """Have no more calls be written, for this reason."""
+    """Stop writing calls, for this reason."""
 
 def stop_trace() -> tuple[int, int] | None:
     """End the trace. Give how many calls are in the file, and how many are missing."""
@@ -305,26 +309,33 @@ DEADLOCK: int
 def start_watching(
     rank: int,
     size: int,
+    host: str,
     whereabouts: Callable[[Sequence[int]], Threads],
     *,
+    all_hosts: bool,
+    names: tuple[int, int, int, int] | str,
+    has_threads: bool,
     report_after: float,
     timeout: float | None,
     end_deadlocks: bool,
 ) -> None:
     """Start to watch the calls of this process, which has this rank in `MPI_COMM_WORLD`.
 
-    `whereabouts` says where Python's threads are: it gets the system's numbers of those
-    that are in calls.
+    `host` is the name of its machine; other processes may be on other ones (`all_hosts`) or
+    not. `whereabouts` says where Python's threads are: it gets the system's numbers of
+    those that are in calls. `names` has the handles of `MPI_COMM_WORLD`, `MPI_COMM_SELF`,
+    `MPI_INFO_NULL` and `MPI_ERRORS_RETURN`, or says why MPI's name service can't be called.
+    With `has_threads`, any thread may call MPI.
     """
 
-def connect_watchers(
-    comm: int, rank: int, size: int, byte: int, any_source: int, hosts: Sequence[str]
-) -> None:
-    """Give the watchers of all processes a communicator to talk on, by its handle.
+def isolation() -> str | None:
+    """Why this rank can't ask others what they do, if it can't. Waits for the answer."""
 
-    This process has `rank` among `size` in it. The others are `MPI_BYTE` and
-    `MPI_ANY_SOURCE`. `hosts` are those of all ranks, on rank 0.
-    """
+def mailbox_address() -> str | None:
+    """The address at which other ranks ask this one what it does, if it has one."""
+
+def set_mailbox_addresses(addresses: Sequence[str]) -> None:
+    """Say at which address to ask each rank, where they can't find these out themselves."""
 
 def end_with(code: int, reason: str) -> None:
     """Say how this process ends: its exit code, and the reason in words."""
@@ -342,7 +353,7 @@ def serve_jax(
     versions: str,
     owners: Callable[[], dict[int, int]],
 ) -> None:
-    """Have the MPI that is bound answer JAX's collectives.
+    """Serve JAX's collectives with the MPI that is bound.
 
     `handles` are those for the names in `JAX_HANDLES`. JAX's processes have the ranks
     `members` in `MPI_COMM_WORLD`; this one is that with `rank` among them.
@@ -350,7 +361,7 @@ def serve_jax(
     """
 
 def start_trampoline(path: str) -> None:
-    """Have jaxlib look for the library that `MPITRAMPOLINE_LIB` names now.
+    """Make jaxlib load the library that `MPITRAMPOLINE_LIB` names now.
 
     `path` is the shared library with its MPItrampoline. Raises RuntimeError if that is not
     found there.

@@ -1,4 +1,4 @@
-"""The launcher of this process, as its environment tells, and whether it fits the MPI."""
+"""The launcher of this process, found in the environment, and whether it fits the MPI."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OPEN_MPI, MPICH, SRUN = "Open MPI", "MPICH or Intel MPI", "srun"
 
 
 class Launcher(NamedTuple):
-    """A launcher, and the rank and the size that it gave this process."""
+    """A launcher, with the rank and the number of processes that it set here."""
 
-    #: The MPI that the mpiexec belongs to, or srun.
+    #: The MPI of the mpiexec, or srun.
     name: str
     rank: int
     size: int
-    #: The variable that gives the size.
+    #: The environment variable with the size.
     variable: str
 
 
@@ -29,19 +29,19 @@ class Launcher(NamedTuple):
 _VARIABLES = {
     OPEN_MPI: ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     MPICH: ("PMI_RANK", "PMI_SIZE"),
-    # Not SLURM_NTASKS, which batch scripts have that srun has not started.
+    # Not SLURM_NTASKS, which is also set in batch scripts that srun has not started.
     SRUN: ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
 
 
 def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
-    """The launchers that left their traces, the one that counts first."""
+    """The launchers found in the environment, the decisive one first."""
     all_launchers = []
     for name, (rank, size) in _VARIABLES.items():
         if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
             launcher = Launcher(name, int(environ[rank]), int(environ[size]), size)
             all_launchers.append(launcher)
-    # srun hands out PMI's numbers itself, or starts an mpiexec once on each host.
+    # srun sets PMI's variables itself, or starts an mpiexec once on each host.
     if len(all_launchers) > 1 and all_launchers[-1].name == SRUN:
         *others, srun = all_launchers
         is_direct = "MPI_LOCALNRANKS" not in environ and others[0].name == MPICH
@@ -50,14 +50,14 @@ def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
 
 
 def is_first(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0 for its launcher, whatever MPI says."""
-    # PMIx tells the rank only.
+    """Whether this process is rank 0 of its launcher, independent of MPI."""
+    # PMIx sets the rank only.
     ranks = [launcher.rank for launcher in launchers(environ)]
     return [*ranks, int(environ.get("PMIX_RANK", 0))][0] == 0
 
 
 def processes_on_node(environ: Mapping[str, str] = os.environ) -> int:
-    """How many processes were started on this node together, 1 if it is not known."""
+    """Number of processes that were started together on this node, 1 if unknown."""
     for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         if environ.get(name, "").isdigit():
             return int(environ[name])
@@ -75,12 +75,12 @@ def from_facts(facts: Sequence[Mapping[str, Any]]) -> list[Launcher]:
 def foreign_launcher(
     library: str, file: str | None, started_by: Sequence[Launcher]
 ) -> str | None:
-    """The problem that another MPI's mpiexec has started this process, if it has.
+    """The problem that another MPI's mpiexec has started this process, None if not.
 
     Arguments:
         library: The name of the MPI.
         file: The file of the MPI.
-        started_by: The launchers that left their traces.
+        started_by: The launchers found in the environment.
 
     """
     names = [launcher.name for launcher in started_by]
@@ -97,7 +97,10 @@ def foreign_launcher(
 def mismatch(
     library: str, file: str | None, size: int, started_by: Sequence[Launcher]
 ) -> str | None:
-    """Why MPI, which says that there are `size` processes, takes each for the only one."""
+    """Reason why each process is alone in its MPI although a launcher started several.
+
+    None if `size`, the number of processes by MPI, fits the launcher.
+    """
     if size != 1 or not started_by or any(launcher.size == 1 for launcher in started_by):
         return None
     launcher = started_by[0]
@@ -119,7 +122,7 @@ def mismatch(
 
 
 def refuse(why: str) -> int:
-    """Say once why a command would be about nothing, and give its exit code."""
+    """Print once why a command can't do anything useful, and return its exit code."""
     if is_first():
         _terminal.tell(why, sys.stderr)
     return 1

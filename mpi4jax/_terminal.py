@@ -1,4 +1,4 @@
-"""The terminal that a command prints to: its width, and colors where it shows them.
+"""The terminal to which a command prints: its width and colors.
 
 Imports nothing but Python's own modules and `_text.py`.
 """
@@ -12,18 +12,18 @@ from typing import NamedTuple, TextIO
 
 from ._text import wrap
 
-#: The number of characters that fit every terminal.
+#: Number of characters in a line of any terminal.
 WIDTH = 80
 
-#: Variables of launchers. Open MPI's gives ranks a terminal of its own, and passes what
-#: they print there on to wherever its own output goes.
+#: Environment variables of launchers. Open MPI's launcher gives ranks a terminal, and
+#: forwards its content to the launcher's own output, which may be no terminal.
 _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 class Terminal(NamedTuple):
-    """How wide a stream is, and whether it has colors."""
+    """The width of a stream, and whether it shows colors."""
 
-    #: The characters in a line.
+    #: The number of characters in a line.
     width: int = WIDTH
     has_colors: bool = False
 
@@ -43,15 +43,15 @@ class Terminal(NamedTuple):
         return f"\x1b[{code}m{text}\x1b[0m" if self.has_colors and text else text
 
 
-#: For what is not printed at once.
+#: The terminal for text that is not printed at once.
 PLAIN = Terminal()
 
 
 def of(stream: TextIO | None = None) -> Terminal:
     """The terminal behind a stream (by default sys.stdout), which may be a file as well.
 
-    Nothing is made narrower than 80 characters, and COLUMNS allows more. There are no
-    colors under a launcher, or if NO_COLOR is set.
+    The width is at least 80 characters, or more by COLUMNS. There are no colors under a
+    launcher, or if NO_COLOR is set.
     """
     environ = os.environ
     stream = sys.stdout if stream is None else stream

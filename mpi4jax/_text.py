@@ -13,25 +13,25 @@ _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def format_number(value: float) -> str:
-    """A number with three digits, or with all of those before the point."""
+    """A number with three digits, or with all digits before the point if these are more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def unit_of(size: float) -> tuple[int, str]:
-    """The unit to give a number of bytes in: its factor and name."""
+    """The factor and name of the unit for a number of bytes."""
     return next((unit for unit in _UNITS if size >= unit[0]), (1, "B"))
 
 
 def format_size(size: float) -> str:
-    """A number of bytes: "80 B", "1.21 KiB", "4 MiB"."""
+    """A number of bytes as text: "80 B", "1.21 KiB", "4 MiB"."""
     factor, unit = unit_of(size)
     return f"{format_number(size / factor)} {unit}"
 
 
 def wrap(text: str, width: int, indent: int = 2) -> str:
-    """A text whose lines fit, each broken at blanks and continued with an indent.
+    """The text in lines of at most `width`, broken at blanks, continued with an indent.
 
-    A word that is longer than a line, such as a path, stays whole: it can be copied.
+    A word that is longer than a line, such as a path, stays whole, so it can be copied.
     """
     wrapper = textwrap.TextWrapper(
         width,
@@ -57,9 +57,9 @@ def layout(
     pads: Sequence[Callable[[str, int], str]],
     width: int,
 ) -> tuple[list[str], list[str]]:
-    """The lines of a table's headings, and those of its rows.
+    """The lines of a table's headings, and the lines of its rows.
 
-    Headings are in several lines if the table is wider than `width` otherwise.
+    Headings take several lines if the table would be wider than `width` otherwise.
     """
     most = max(len(heading.split()) for heading in headings)
     for count in range(1, most + 1):
@@ -78,7 +78,7 @@ def layout(
 
 
 def _stack(heading: str, count: int) -> list[str]:
-    """A heading in no more than `count` lines, as narrow as these allow."""
+    """A heading in at most `count` lines, as narrow as possible."""
     narrowest = max(map(len, heading.split()))
     for width in range(narrowest, len(heading) + 1):
         lines = textwrap.wrap(heading, width, break_on_hyphens=False)

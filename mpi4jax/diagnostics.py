@@ -1,4 +1,4 @@
-"""Records of the calls of this process: the last ones, and profiles."""
+"""Records of the calls of this process: its last calls, and profiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mpi4jax import _core, _terminal
 
 from ._internal.traces.profile import Recording
 from ._internal.traces.report import Bytes, Result, Row, Seconds, draw, text_of
-from ._internal.watch.startup import connect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,20 +25,20 @@ class Call(NamedTuple):
 
     #: The name of the operation.
     operation: str
-    #: Its arguments in words: the operator, the root, the peers and tags, type and size of
-    #: the array.
+    #: Descriptions of the arguments: the operator, the root, the peers and tags, the type
+    #: and size of the array.
     arguments: tuple[str, ...]
     #: The name of the communicator in reports.
     communicator: str
-    #: For collective operations: the position of the call among those on the
+    #: For collective operations: the position of the call among the collective calls on the
     #: communicator, from 1.
     number: int | None
-    #: The user's line that the call comes from, if it is known. For eager calls, it is
-    #: known only while they are in progress.
+    #: The line of the user's program that made the call, if known. The line of an eager
+    #: call is known only while the call is in progress.
     line: str | None
     #: The seconds since the call began, to some milliseconds.
     age: float
-    #: The seconds that it took, to some milliseconds, or None while it is in progress.
+    #: The duration in seconds, to some milliseconds, or None while the call is in progress.
     duration: float | None
 
     def __str__(self) -> str:
@@ -52,7 +51,7 @@ class Call(NamedTuple):
 def recent() -> list[Call]:
     """The last calls of this process, up to about a thousand, the oldest first.
 
-    They are always recorded, at the cost of some nanoseconds each. Calls in progress are
+    Calls are always recorded, at the cost of some nanoseconds each. Calls in progress are
     included, so a debugger or a signal handler can find out where the process waits.
     """
     return [
@@ -62,7 +61,7 @@ def recent() -> list[Call]:
 
 
 class Profile:
-    """The profile of a part of a program. It is filled at its end, on all processes."""
+    """The profile of a part of a program, available on all processes at the end."""
 
     def __init__(self) -> None:
         self._result: Result | None = None
@@ -75,12 +74,12 @@ class Profile:
 
     @property
     def elapsed(self) -> float:
-        """The duration in seconds."""
+        """The duration of the profiled part in seconds."""
         return self._finished.elapsed
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The operations by line, the one with the longest time first."""
+        """The operations by line, sorted by time, the longest first."""
         return self._finished.rows
 
     @property
@@ -90,15 +89,15 @@ class Profile:
 
     @property
     def waiting(self) -> Seconds:
-        """The part of these in which each process waited for another to begin its call."""
+        """The seconds in MPI in which each process waited for another to begin its call."""
         return self._finished.waiting
 
     @property
     def traffic(self) -> Bytes:
-        """The bytes of messages from each process (first index) to each other one.
+        """The bytes in messages from each process (first index) to each other process.
 
-        It includes `send`, `sendrecv`, `exchange` and the neighborhood operations. How the
-        data of other collective operations are sent is up to MPI.
+        The messages of `send`, `sendrecv`, `exchange` and the neighborhood operations
+        count. How the data of other collective operations travel is up to MPI.
         """
         return self._finished.traffic
 
@@ -106,7 +105,7 @@ class Profile:
         return text_of(self._finished)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the time of each process, and who sends how much to whom.
+        """Draw the time of each process, and the bytes between each two processes.
 
         Arguments:
             path: A file to which rank 0 saves the picture.
@@ -123,7 +122,7 @@ class Profile:
 
 @contextmanager
 def profile(*, quiet: bool = False) -> Iterator[Profile]:
-    """Measure what the calls in a `with` block cost, by operation and by line.
+    """Measure the time of the calls in a `with` block, by operation and by line.
 
     All processes have to enter and leave the block. At the end rank 0 prints a summary.
     The profile waits for pending calls at the beginning and at the end, so that it contains
@@ -138,7 +137,7 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
     try:
         yield result
     except BaseException:
-        # The other processes may not have come here: nothing can be exchanged.
+        # The other processes may not have come here, so nothing can be exchanged.
         recording.abandon()
         raise
     result._result = recording.finish()
@@ -147,17 +146,7 @@ def profile(*, quiet: bool = False) -> Iterator[Profile]:
 
 
 def watch() -> None:
-    """Let the processes ask each other what they are doing when one waits for long.
+    """Do nothing: hangs are watched for from the import of mpi4jax on.
 
-    The first call on the default communicator enables this anyway. This function is for
-    programs that use only communicators of their own. All processes of ``COMM_WORLD`` have
-    to call it, as it creates a communicator; further calls do nothing.
-
-    Raises:
-        RuntimeError: if MPI was not initialised with ``MPI.THREAD_MULTIPLE`` everywhere.
+    Earlier versions needed this call in programs that use only their own communicators.
     """
-    if not connect():
-        raise RuntimeError(
-            "mpi4jax.diagnostics.watch() needs an MPI that was initialised with "
-            "THREAD_MULTIPLE, by which a thread can ask while another one waits"
-        )

@@ -1,4 +1,4 @@
-"""JAX's own programs over several processes, with MPI for all that they exchange.
+"""JAX's own programs over several processes, which exchange their data by MPI.
 
 `docs/distributed.md` has an example.
 """

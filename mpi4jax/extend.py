@@ -1,4 +1,4 @@
-"""For packages that call MPI from JAX with handlers of their own; for exported programs.
+"""Interface for packages that call MPI in their own handlers, and for exported programs.
 
 `docs/extend.md` and `docs/usage.md` have examples.
 """
@@ -51,8 +51,8 @@ def call_in_order(
         target: The name under which the handler was registered, by
             :func:`jax.ffi.register_ffi_target`.
         platform: JAX's platform: ``"cpu"``, ``"cuda"``.
-        operand_output_aliases: The results that reuse the memory of an operand, by its
-            position.
+        operand_output_aliases: The index of each result that reuses the memory of an
+            operand, by the index of the operand.
 
     """
 
@@ -72,7 +72,7 @@ def call_in_order(
 
 
 def get_token(ctx: LoweringContext) -> Value:
-    """The XLA token for a lowering rule: the last operand of its custom call.
+    """Get the XLA token in a lowering rule, for the last operand of its custom call.
 
     Arguments:
         ctx: The context that JAX passes to the rule.
@@ -82,7 +82,7 @@ def get_token(ctx: LoweringContext) -> Value:
 
 
 def set_token(ctx: LoweringContext, token: Value) -> None:
-    """Set the XLA token after a lowering rule: the last result of its custom call.
+    """Set the XLA token in a lowering rule, to the last result of its custom call.
 
     Arguments:
         ctx: The context that JAX passes to the rule.
@@ -95,12 +95,12 @@ def set_token(ctx: LoweringContext, token: Value) -> None:
 def communicator_number(comm: Comm = None) -> int:
     """The number that represents a communicator in compiled programs.
 
-    Programs with numbers are the same on all processes and in all runs. Handlers look the
-    communicator up in the :func:`registry`.
+    Programs with numbers are the same on all processes and in all runs. Handlers look up
+    the communicator in the :func:`registry`.
 
     Arguments:
-        comm (mpi4py.MPI.Comm): The communicator (defaults to the one of operations without
-            ``comm``).
+        comm (mpi4py.MPI.Comm): The communicator (defaults to the communicator of operations
+            without ``comm``).
 
     """
     return handles.communicator("communicator_number", comm).number
@@ -109,8 +109,8 @@ def communicator_number(comm: Comm = None) -> int:
 def export_checks() -> list[DisabledSafetyCheck]:
     """List mpi4jax's custom calls, as ``disabled_checks`` of :func:`jax.export.export`.
 
-    JAX exports its own custom calls, and those of which it is told by name. The list has
-    all handlers of mpi4jax, as an operation may call several.
+    JAX exports its own custom calls, and others only if they are listed by name. The list
+    has all handlers of mpi4jax, as an operation may call several.
     """
     from jax.export import DisabledSafetyCheck  # takes long to import
 
@@ -131,8 +131,8 @@ def operator_number(op: Op) -> int:
 def mpi_handle(obj: object) -> int:
     """The C handle of an MPI object, as a signed integer of 64 bits.
 
-    It differs from run to run and from process to process, and so does a program that
-    contains it, unlike a :func:`communicator_number`.
+    The handle differs from run to run and from process to process, and so does a program
+    that contains the handle. A :func:`communicator_number` does not.
 
     Arguments:
         obj: An object of mpi4py.
@@ -145,6 +145,6 @@ def mpi_handle(obj: object) -> int:
 def registry() -> object:
     """The table of C functions that return the MPI object for a number.
 
-    It is a capsule with the name ``mpi4jax.registry``.
+    The table is in a capsule with the name ``mpi4jax.registry``.
     """
     return _core.registry()

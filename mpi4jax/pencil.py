@@ -1,4 +1,4 @@
-"""Arrays that are divided among processes along some axes, and then along others."""
+"""Redistribution of arrays that are divided among processes along some axes."""
 
 from ._internal.pencil.layout import Layout
 from ._internal.pencil.on_mesh import MeshLayout

@@ -1,6 +1,6 @@
-"""The types in the signatures of mpi4jax, to annotate functions that call it.
+"""Types in the signatures of mpi4jax, for annotations of functions that call mpi4jax.
 
-`docs/api.md` says what each of them means.
+`docs/api.md` describes each type.
 """
 
 from ._internal.arguments.types import Comm, Op, RankTree, Token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 #: The mpiexec of the environment that runs the tests.
@@ -18,6 +19,12 @@ def start(
     command = [sys.executable, *map(str, arguments)]
     if ranks:
         command = [str(MPIEXEC), "-n", str(ranks), *command]
+    return start_command(command, cwd, **environ)
+
+
+def start_command(
+    command: Sequence[str], cwd: Path | None = None, **environ: str
+) -> subprocess.Popen[str]:
     # Commands print whole sentences in a wide terminal. Tests that are started by tests are
     # in no place that a runner wants to know.
     environ = {**os.environ, "XLA_FLAGS": "", "COLUMNS": "1000", **environ}
@@ -43,10 +50,23 @@ def run(
     *arguments: object, timeout: float = 90, **options: object
 ) -> subprocess.CompletedProcess[str]:
     """Run Python to its end on a number of ranks, and return its output."""
-    process = start(*arguments, **options)  # type: ignore[arg-type]
+    return _finish(start(*arguments, **options), timeout)  # type: ignore[arg-type]
+
+
+def run_command(
+    command: Sequence[str], timeout: float, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and return its output."""
+    return _finish(start_command(command, **environ), timeout)
+
+
+def _finish(
+    process: subprocess.Popen[str], timeout: float
+) -> subprocess.CompletedProcess[str]:
     try:
         output = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         text = "".join(stop(process))
-        raise AssertionError(f"{arguments} took more than {timeout} s:\n{text}") from None
+        command = " ".join(map(str, process.args))  # type: ignore[arg-type]
+        raise AssertionError(f"{command} took more than {timeout} s:\n{text}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, *output)

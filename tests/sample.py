@@ -1,8 +1,9 @@
 """A part of the tests, where another run has all of them: a plugin of pytest's.
 
 `TEST_SAMPLE=1/4` runs every fourth test of each function that has parameters, from the
-second one on, and all functions that have none. `TEST_SHARE=0/2` runs half of what is left,
-in the same way.
+second one on, and all functions that have none. Of tests that start processes of their own,
+which takes seconds each, it runs every fourth one of each file. `TEST_SHARE=0/2` then runs
+every second one of each file.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ def seeds(count):
     return range(*map(int, os.environ.get("TEST_SEEDS", f"0:{count}").split(":")))
 
 
+def part_of_each(items, end, part):
+    """Some of the tests of each function, whose names go to "[", or of each file, "::"."""
+    groups = itertools.groupby(items, lambda item: item.nodeid.partition(end)[0])
+    return [item for _, group in groups for item in part_of(list(group), part)]
+
+
 def pytest_collection_modifyitems(config, items):
-    selected, left_out = [], []
-    for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        members = list(group)
-        chosen = part_of(part_of(members, SAMPLE), SHARE)
-        selected += chosen
-        left_out += [item for item in members if item not in chosen]
+    starts_processes = not config.pluginmanager.has_plugin("ranks")
+    sample = part_of_each(items, "::" if starts_processes else "[", SAMPLE)
+    selected = part_of_each(sample, "::", SHARE)
+    chosen = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = selected
-    config.hook.pytest_deselected(items=left_out)

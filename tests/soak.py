@@ -33,7 +33,7 @@ RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 #: What each communicator may leave, in bytes. A compiled program takes some 100 KiB.
 MOST_LEFT = 10 * 2**10
 #: What the allocator may need more, as it finds no room between blocks.
-ROOM = 2 * 2**20
+ROOM = 4 * 2**20
 
 
 def resident_bytes() -> int:

@@ -85,7 +85,7 @@ def served() -> Iterator[str]:
 
 
 def look(chromium: str) -> list[str]:
-    """All that is wrong."""
+    """Descriptions of all problems."""
     from playwright.sync_api import TimeoutError, sync_playwright
 
     wrong: list[str] = []

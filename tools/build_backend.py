@@ -43,7 +43,7 @@ NOTOKEN_API = b"from .notoken import *\n"
 
 
 def version_for(settings: Config) -> str:
-    """The version that is asked for: by its API, or by being in a source archive."""
+    """The version to build, selected by its API, or by the source archive."""
     known = crates.versions()
     api = (settings or {}).get("api")
     archive = ROOT / "PKG-INFO"
@@ -154,7 +154,7 @@ def rewrite_wheel(
 
 
 def digest(data: bytes) -> str:
-    """A checksum as RECORD has it."""
+    """A checksum in the format of RECORD."""
     checksum = hashlib.sha256(data).digest()
     return base64.urlsafe_b64encode(checksum).rstrip(b"=").decode()
 

@@ -24,12 +24,13 @@ from environments import (
     prepare,
     uv,
 )
+from sample import SHARE, part_of
 
 HERE = Path(__file__).parent
 ARCHIVES = FOLDER / "archives"
-#: Seconds for a suite, which takes a tenth of it: what is not done then is a deadlock.
+#: Timeout of a suite in seconds. A suite takes a tenth of it, so one that runs out hangs.
 TIMEOUT = 1200
-#: What is said if these are not as many as are counted.
+#: The message if the number of failures differs from the number of named failures.
 NOT_AS_NAMED = "but those with a name are"
 
 
@@ -38,12 +39,12 @@ class Suite(NamedTuple):
 
     version: str
     api: str
-    #: On how many ranks of each MPI it runs.
+    #: The numbers of ranks for each MPI.
     ranks: Mapping[str, tuple[int, ...]]
 
 
 NEWER = {"mpich": (1, 2), "openmpi": (2,)}
-#: They are parts of the newer ones, in other words.
+#: Numbers of ranks for older suites, which are parts of the newer suites in other words.
 OLDER = {"mpich": (2,)}
 SUITES = (
     Suite("0.7.2", "token", NEWER),
@@ -98,7 +99,7 @@ def run(suite: Suite, source: Path, environment: Path, ranks: int, **environ: st
 def try_once(
     suite: Suite, source: Path, environment: Path, ranks: int, **environ: str
 ) -> str | None:
-    """Run one suite. Gives what it printed, if it failed."""
+    """Run one suite. Return its output if it failed."""
     command = [environment / "bin" / "mpiexec", "-n", str(ranks)]
     command += [environment / "bin" / "python", "-P", "-m", "pytest", "-q", "--color=no"]
     command += ["-p", "no:cacheprovider", "-rA", "--tb=short", "--rootdir", source]
@@ -135,12 +136,16 @@ def try_once(
 
 
 def run_all() -> list[bool]:
-    """Run all suites: those on one rank side by side, the others one after another."""
-    todo = [
-        (suite, fetch(suite.version, ARCHIVES), prepare(Environment(mpi, api=suite.api)), n)
+    """Run the share's suites: those on one rank side by side, others one after another."""
+    jobs = [
+        (suite, mpi, n)
         for suite in SUITES
         for mpi, ranks in suite.ranks.items()
         for n in ranks
+    ]
+    todo = [
+        (suite, fetch(suite.version, ARCHIVES), prepare(Environment(mpi, api=suite.api)), n)
+        for suite, mpi, n in part_of(jobs, SHARE)
     ]
     with ThreadPoolExecutor(2) as pool:
         alone = list(pool.map(lambda job: run(*job), [j for j in todo if j[-1] == 1]))

@@ -26,7 +26,7 @@ COMPILER = (
 
 
 class LackError(Exception):
-    """This machine lacks what is asked for."""
+    """An error: this machine lacks the requested packages."""
 
 
 def apt(*arguments: object, archives: object = "archives") -> list[object]:
@@ -106,7 +106,7 @@ def compiler() -> Path:
 
 
 def libraries(rustc: object = None) -> Path:
-    """Where a compiler, cargo's if none is named, has the standard libraries of targets."""
+    """Folder of a compiler's standard libraries for targets, by default of cargo's."""
     rustc = rustc or os.environ.get("RUSTC", "rustc")
     return Path(output_of(rustc, "--print", "sysroot"), "lib", "rustlib")
 

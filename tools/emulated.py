@@ -57,8 +57,8 @@ EMULATOR = "qemu-user-static:amd64"
 #: The packages of tests, without those of examples and of the suites of the original.
 PACKAGES = ("mpi4py", "numpy", "perfetto", "pytest", "scipy")
 
-#: What QEMU lacks: process_vm_readv. PMIx's tables in shared memory have addresses of
-#: functions in them.
+#: Settings that avoid process_vm_readv, which QEMU lacks, and PMIx's tables in shared
+#: memory, which contain addresses of functions.
 LACKS = {
     "MPIR_CVAR_CH4_CMA_ENABLE": "0",
     "OMPI_MCA_smsc": "^cma",
@@ -73,7 +73,7 @@ TIMEOUT, LIMIT = 2700, "1800"
 
 #: Tests in Rust of threads, half floats, memory that MPI uses, and the ELF reader.
 RUST_TESTS = ("--lib", "--test", "half_floats", "--test", "moving", "--test", "trampoline")
-#: A test that starts itself, which only QEMU can, and what it would run.
+#: A test that starts its own program, which only QEMU can run, and the test in there.
 STARTER, STARTED = "nothing_calls_mpi_after_its_end", "flights::the_end_of_mpi"
 
 #: The files and functions of tests that 2 ranks run, by folder.
@@ -88,9 +88,9 @@ ON_RANKS = {
     ),
     "distributed": ("names", "collectives::test_psum", "collectives::test_all_gather"),
 }
-#: The part of each (tests/sample.py).
+#: The sample of these tests (tests/sample.py).
 SAMPLE = os.environ.get("TEST_SAMPLE", "0/6")
-#: Those of `make test`: one of each function.
+#: The tests on 2 ranks in `make test`: one of each function.
 FEW, FEW_OF_EACH = {"mpi": ("operations",)}, "0/999"
 #: The programs that hang, each of which starts its own ranks.
 HANGS = "crossed_tags or different_roots"
@@ -153,7 +153,7 @@ def wheel() -> Path:
 
 
 def prepare_compiler() -> None:
-    """Have cargo compile for aarch64."""
+    """Compile for aarch64 with cargo."""
     if not has_standard_library(AARCH64):
         os.environ["RUSTC"] = str(debian.compiler())
 
@@ -170,7 +170,7 @@ def report(label: str, code: int, output: str, expected: str) -> bool:
 
 
 def rust(*tests: str) -> list[bool]:
-    """Tests of the core in Rust, linked by zig: all that are chosen, or some."""
+    """Tests of the core in Rust, linked by zig: all chosen tests, or some of them."""
     prepare_compiler()
     linker = HERE / "linker"
     # For an older glibc, zig refuses the weak symbols that Rust's library looks for.

@@ -25,20 +25,23 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".envs"
 
+#: Tools and tests share modules.
+sys.path.append(str(ROOT / "tests"))
+
 
 class Mpi(NamedTuple):
-    """Where an MPI comes from."""
+    """The source of an MPI."""
 
-    #: The package that has it, if PyPI does.
+    #: The package on PyPI, if there is one.
     package: str = ""
-    #: The compiler to build mpi4py with, where its wheel is not for this MPI.
+    #: The compiler to build mpi4py with, if mpi4py's wheel is not for this MPI.
     mpicc: str = ""
-    #: The mpiexec of an MPI that is the system's.
+    #: The mpiexec of the system's MPI.
     mpiexec: str = ""
 
 
 class Jax(NamedTuple):
-    """A version of JAX, and the oldest Python that it runs on."""
+    """A version of JAX, and the oldest Python for it."""
 
     requirement: str
     python: tuple[int, int] = (3, 11)
@@ -73,7 +76,7 @@ def jax_of(version: str) -> Jax:
 #: Our versions, by the API that they have at the top level.
 APIS = ("token", "notoken")
 
-#: What runs programs for users, and sees their exit codes.
+#: The commands that run programs for users, and see their exit codes.
 PROGRAM_RUNNERS = ("coverage", "debugpy", "ipython")
 #: The packages that tests need, and the examples and the suites of mpi4jax.
 COMMON = (
@@ -100,7 +103,7 @@ DOCS = ("sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton")
 
 
 class Environment(NamedTuple):
-    """The contents of an environment."""
+    """The specification of an environment."""
 
     mpi: str = "mpich"
     jax: str = JAX
@@ -147,7 +150,7 @@ class Environment(NamedTuple):
 
 UPSTREAM = Environment(peer="mpi4jax==0.9.1.post2")
 
-#: The exit code of what took too long, as coreutils' timeout has it.
+#: The exit code of a command that took too long, as for coreutils' timeout.
 TIMED_OUT = 124
 
 
@@ -196,7 +199,7 @@ def attempt(
 
 @cache
 def python(oldest: tuple[int, int]) -> str | None:
-    """A Python that is at least this old, the running one if it is."""
+    """A Python of at least this version, the running one if possible."""
     if sys.version_info >= oldest:
         return sys.executable
     interpreters = (interpreter(minor) for minor in range(oldest[1], 15))
@@ -235,7 +238,7 @@ def install(path: Path, *arguments: object, **environ: str) -> None:
 
 
 def make(path: Path, requirements: tuple[str, ...], interpreter: str) -> bool:
-    """Make a virtual environment, unless it is there. Says whether it had to be made."""
+    """Make a virtual environment, unless it exists. Return whether it had to be made."""
     stamp = path / "requirements"
     if stamp.exists() and stamp.read_text() == "\n".join(requirements):
         return False
@@ -267,7 +270,7 @@ def dev() -> Path:
 
 
 def search_path(*folders: Path) -> str:
-    """Where programs are looked for: in an environment first."""
+    """The search path of programs, with an environment first."""
     own = [folder if folder.name == "bin" else folder / "bin" for folder in folders]
     return os.pathsep.join([*map(str, own), os.environ["PATH"]])
 

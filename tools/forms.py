@@ -51,7 +51,7 @@ class Parameter:
 
     @property
     def argument(self) -> str:
-        """It, passed on to a function with such a parameter."""
+        """The argument that passes this parameter to a function with such a parameter."""
         return f"{self.name}={self.name}" if self.is_keyword else self.name
 
 
@@ -69,7 +69,7 @@ class Signature:
 
     @property
     def arguments(self) -> str:
-        """All parameters, passed on."""
+        """The arguments that pass on all parameters."""
         return ", ".join(p.argument for p in self.parameters)
 
     @property

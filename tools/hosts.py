@@ -14,7 +14,7 @@ from pathlib import Path
 
 from environments import ROOT, call
 
-#: The namespaces that the login node and each host have to themselves.
+#: The kinds of namespaces that the login node and each host do not share.
 OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
 NEW = ("unshare", *OWN, "--fork", "--mount-proc", "--kill-child")
 #: Names the folder of the cluster, on its login node.
@@ -63,7 +63,7 @@ def own_folders() -> list[list[str]]:
 
 
 class Host:
-    """One of the hosts, by its index."""
+    """A host of the cluster, with its index."""
 
     def __init__(self, folder: Path, index: int) -> None:
         self.folder = folder
@@ -114,7 +114,7 @@ class Host:
         call(*self.command(*command))
 
     def kill(self) -> None:
-        """Kill its processes at once, which closes their connections."""
+        """Kill all processes of the host at once, which closes their connections."""
         if not self._file("pid").exists():
             return
         pid = self.pid
@@ -125,7 +125,7 @@ class Host:
         )
 
     def unplug(self) -> None:
-        """Take its link down. Its processes keep running."""
+        """Take the host's link down. The processes keep running."""
         call("ip", "link", "set", self.link, "down")
 
 
@@ -161,7 +161,7 @@ def environ_of(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def cluster(size: int) -> Iterator[Path]:
-    """Make the calling process the login node of a cluster. Gives the cluster's folder."""
+    """Make the calling process the login node of a cluster. Yield the cluster's folder."""
     base = ROOT / "build"
     base.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hosts-", dir=base) as name:

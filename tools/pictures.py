@@ -62,7 +62,6 @@ def run(*program: str, ranks: int = 2, trace: Path | None = None) -> None:
 
 def events_of(*program: str) -> list[dict]:
     """The events of the timeline of a run, as tests/timelines.py has them."""
-    sys.path.append(str(ROOT / "tests"))
     import timelines
 
     with tempfile.TemporaryDirectory() as name:

@@ -78,7 +78,7 @@ AARCH64 = "aarch64-unknown-linux-gnu"
 
 @cache
 def toolbox() -> Path:
-    """The environment with what builds and checks wheels."""
+    """The environment with the packages that build and check wheels."""
     path = FOLDER / "release"
     make(path, REQUIREMENTS, sys.executable)
     return path
@@ -162,7 +162,7 @@ def checks() -> None:
 
 
 def check_tag(wheel: Path) -> None:
-    """auditwheel finds the tag that the wheel has."""
+    """Check that auditwheel finds the tag of the wheel."""
     said = output_of(toolbox() / "bin" / "auditwheel", "show", wheel)
     words = " ".join(said.split())
     tag = re.search(rf"manylinux_{GLIBC}_\w+$", wheel.stem)
@@ -180,7 +180,7 @@ print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read()))
 
 
 def check_contents(wheel: Path) -> None:
-    """The SBOM is valid, and no file has a path of this machine."""
+    """Check that the SBOM is valid, and that no file contains a path of this machine."""
     python = toolbox() / "bin" / "python"
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -229,7 +229,7 @@ for made in Stage0Recipe.from_yaml(sys.stdin.read()).render(VariantConfig(pinned
 
 
 def check_recipe(recipe: str) -> None:
-    """rattler-build, which builds for conda-forge, makes one package of a recipe."""
+    """Check that rattler-build, which conda-forge uses, makes one package of a recipe."""
     said = output_of(toolbox() / "bin" / "python", "-c", RENDER, stdin=recipe)
     (version,) = re.findall(r'(?m)^  version: "(.*)"', recipe)
     assert said == f"mpi4jax {version}", said

@@ -42,11 +42,12 @@ from environments import (
     wheel,
 )
 from runs import MPICH, OPENMPI, TESTS, Run, under
+from sample import SHARE, is_whole, part_of
 from sanitizers import CARGO_TEST
 from steps import Steps
 
-#: Seconds for a run. Each test has a limit of its own (tests/ranks.py), so this is for what
-#: hangs outside of them.
+#: Timeout of a run in seconds, for hangs outside of tests: each test has its own limit
+#: (tests/ranks.py).
 TIMEOUT = 2700
 
 SETTING_UP = Lock()
@@ -81,13 +82,13 @@ def report(label: str, command: list[str], environ: dict[str, str], ranks: int =
 
 
 def places(folder: str) -> str:
-    """The tests that ranks were in when they ended: of those that ended in a test."""
+    """The current test of each rank that ended in a test."""
     files = sorted(Path(folder).iterdir(), key=lambda file: int(file.name.split()[1]))
     return "".join(f"{file.name} ended in {file.read_text()}\n" for file in files)
 
 
 def execute_all(some_runs: Iterable[Run]) -> list[bool]:
-    """Do all runs: those on one rank side by side, the others one after another."""
+    """Do all runs: runs on one rank side by side, the others one after another."""
     todo = []
     for run in some_runs:
         if run.environment.is_possible():
@@ -102,8 +103,7 @@ def execute_all(some_runs: Iterable[Run]) -> list[bool]:
     return results + [execute(run) for run in todo if run.ranks > 1]
 
 
-#: The headers that the referee looks at: of the MPI of one environment, and of the JAX of
-#: another.
+#: Environments whose headers the referee reads: for MPI's headers, and for JAX's.
 HEADERS = ((MPICH, Environment(jax="0.6")), (OPENMPI, Environment(jax="0.12")))
 
 
@@ -113,9 +113,8 @@ def core() -> list[bool]:
 
 
 def rust() -> list[bool]:
-    """Rust's tests of the core, some of them under ASan, and the referee on headers."""
-    checks = [run_check(sanitizers.address(*sanitizers.SAMPLE))]
-    return core() + checks + [referee(*headers) for headers in HEADERS]
+    """Rust's tests of the core, and the referee on headers."""
+    return core() + [referee(*headers) for headers in HEADERS]
 
 
 def run_check(check: sanitizers.Check) -> bool:
@@ -127,14 +126,15 @@ def run_check(check: sanitizers.Check) -> bool:
 
 
 def sanitize() -> list[bool]:
-    """Rust's tests under all tools that watch memory and threads."""
+    """Rust's tests under the share's tools that watch memory and threads."""
+    sample = () if is_whole() else sanitizers.SAMPLE
     checks = (
-        sanitizers.address(),
+        sanitizers.address(*sample),
         sanitizers.thread(*sanitizers.SAMPLE),
         sanitizers.loom(),
         sanitizers.miri("--lib"),
     )
-    return [run_check(check) for check in checks]
+    return [run_check(check) for check in part_of(checks, SHARE)]
 
 
 def referee(mpi: Environment, jax: Environment) -> bool:
@@ -198,13 +198,14 @@ def emulated() -> list[bool]:
 
 PARTS = {
     "rust": rust,
+    "sanitize": sanitize,
     "own": lambda: execute_all(runs.own()),
     "range": lambda: execute_all(runs.range_()),
     "package": lambda: execute_all(runs.package()),
     "conformance": conformance.run_all,
     "emulated": emulated,
 }
-OTHERS = {"check": check, "hosts": on_hosts, "sanitize": sanitize}
+OTHERS = {"check": check, "hosts": on_hosts}
 
 
 def show(run: Run, options: list[str]) -> int:

@@ -32,33 +32,33 @@ def under(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-#: Run on more ranks than two, and with other settings and JAXs than the main ones.
+#: Tests that also run on more than two ranks, and with other settings and JAXs.
 CORE = under("mpi", "operations", "order", "dispatch", "auto_tokenize", "arguments")
-#: Depends on the ABI of an MPI.
+#: Tests that depend on the ABI of an MPI.
 MPI = under("mpi", "operations", "types::test_reductions", "counts")
-#: Moves arrays, in pieces too.
+#: Tests that move arrays, also in pieces.
 PIECES = (*CORE[:2], *under("mpi", "status"))
-#: Depends on how JAX traces and transforms.
+#: Tests that depend on how JAX traces and transforms.
 JAX = under(
     "mpi",
     *"autodiff halo linear_token tree vmap docs inputs extend ragged program_order".split(),
 )
 #: The comparison with the Jacobian, which has more blocks the more ranks there are.
 JACOBIAN = under("mpi", "autodiff::test_first_derivatives")
-#: JAX's own collectives over MPI.
+#: Tests of JAX's own collectives over MPI.
 DISTRIBUTED = ("distributed",)
-#: Where a process may be its own neighbor.
+#: Tests in which a process may be its own neighbor.
 ALONE = under("mpi", "exchange", "halo", "neighbors", "ragged", "tree")
-#: Ghost cells where the processes have parts of different sizes, or two axes are divided.
+#: Tests of ghost cells with parts of different sizes, or two divided axes.
 GRID = under(
     "mpi",
     "halo::test_ghost_cells_are_those_of_the_whole_field",
     "halo::test_both_ways_give_the_same",
     "halo::test_some_fields_are_linear",
 )
-#: How processes start and end, and what MPI keeps, which depends on the MPI.
+#: Tests of the start and end of processes, and of MPI's memory, which depend on the MPI.
 LAUNCH = under("process", "commands", "errors", "exit", "soak", "watchdog")
-#: Runs in XLA's client for CUDA, too, as its kernels call no other library.
+#: Tests that also run in XLA's client for CUDA, as their kernels call no other library.
 ON_KERNELS = under(
     "mpi", *"tokens halo nonblocking exchange status inputs operations".split()
 )
@@ -67,14 +67,14 @@ MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 ON_CUDA = Environment("mpich", cuda=True)
 NOTOKEN = Environment("mpich", api="notoken")
 
-#: Most of the time would go into compiling what an earlier run has compiled.
+#: Settings of JAX's cache: most of the time would go into compiling the programs again.
 CACHE = {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / "build" / "compiled"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 
-#: How else XLA's client for CUDA and the operations can be set up.
+#: Other settings of XLA's client for CUDA and of the operations.
 RUNTIME_SETTINGS = (
     (("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),),
     (("MPI4JAX_STAGING_CHUNK", "256"),),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from environments import ROOT, call
 
-#: The names under which a driver is looked for.
+#: The file names under which the core looks for a driver.
 CUDA, ROCM = "libcuda.so.1", "libamdhip64.so"
-#: NVIDIA's other libraries, which the stand-in is, too.
+#: NVIDIA's other libraries, which the stand-in replaces as well.
 LIBRARIES = (
     "libcublas.so.12",
     "libcublasLt.so.12",

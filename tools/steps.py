@@ -6,7 +6,7 @@ import time
 
 
 class Steps:
-    """Says which step of how many begins: "[2/3] ruff check"."""
+    """Progress of a command's steps, printed when a step begins: "[2/3] ruff check"."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""A report on an installation: what it consists of, how fast it is, and its problems.
+"""A report on an installation: its parts, its speed, and its problems.
 
 A problem makes the exit code 1. A note is advice.
 """
@@ -19,7 +19,7 @@ from .facts import Facts
 from .hosts import Section
 from .tables import OURS, Results, Row, over
 
-#: The operations and the sizes in bytes that are measured.
+#: The measured operations, and their sizes in bytes.
 OPERATIONS = ("allreduce", "sendrecv")
 SIZES = (8, 1 << 16, 1 << 22)
 
@@ -33,18 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    # The facts of thousands of ranks are too much for the memory of each.
+    # The facts of thousands of ranks would not fit into the memory of each rank.
     facts_by_rank: list[Facts] = comm.gather(own) or []
     problems, notes = comm.bcast(examine(facts_by_rank) if facts_by_rank else None)
     rows = [] if problems else measure()
-    # Of ranks that do not know of each other, one prints.
+    # If the ranks do not know of each other, one of them prints.
     if facts_by_rank and (comm.Get_size() > 1 or _launcher.is_first()):
         show(facts_by_rank, rows, problems, notes, as_json=arguments.json)
     return 1 if problems else 0
 
 
 def _run_without_mpi(own: Facts, as_json: bool) -> int:
-    """Each process knows of itself only: one shows all, the others what is wrong."""
+    """Print the report of processes that know only themselves: in full on one of them."""
     problems, notes = examine([own])
     if _launcher.is_first():
         show([own], [], problems, notes, as_json=as_json)
@@ -88,7 +88,7 @@ def _namer(facts_by_rank: Sequence[Facts]) -> Callable[[Sequence[int]], str]:
 
     def name(some: Sequence[int]) -> str:
         names = list(dict.fromkeys(host_names[rank] for rank in some))
-        are_few = count > ranks.MOST and len(names) <= count / 2
+        are_few = count > ranks.MAX_SHOWN and len(names) <= count / 2
         return ranks.name_ranks(some) + (f" on {ranks.first_of(names)}" if are_few else "")
 
     return name
@@ -225,8 +225,8 @@ def show(
         print(text, end="", flush=True)
 
 
-#: Of more problems, and of more notes, the first ones are printed.
-MOST_LINES = 5
+#: Largest number of problems, and of notes, that are printed.
+MAX_LINES = 5
 
 
 #: The width of the labels in a section.
@@ -240,7 +240,7 @@ def report(
     notes: Sequence[str],
     terminal: Terminal = PLAIN,
 ) -> str:
-    """The printed report, which fits on a page however many ranks there are."""
+    """The printed report, which fits on a page for any number of ranks."""
     lines = []
     for title, section in describe(facts_by_rank).items():
         lines.append(terminal.heading(title))
@@ -263,14 +263,14 @@ def report(
 
 
 def _shorten(texts: Sequence[str]) -> Sequence[str]:
-    if len(texts) <= MOST_LINES:
+    if len(texts) <= MAX_LINES:
         return texts
-    shown = texts[: MOST_LINES - 1]
+    shown = texts[: MAX_LINES - 1]
     return [*shown, f"and {len(texts) - len(shown)} more (--json prints all of them)"]
 
 
 def describe(facts_by_rank: Sequence[Facts]) -> dict[str, Section]:
-    """The facts of the first rank in text, and where the ranks are."""
+    """The facts of the first rank as text, and the hosts of all ranks."""
     first = facts_by_rank[0]
     sections: dict[str, Section] = {
         "versions": _describe_versions(first),

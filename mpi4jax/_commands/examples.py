@@ -1,4 +1,4 @@
-"""The programs of the gallery, which wheels have as files."""
+"""The programs of the gallery, which wheels contain as files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mpi4jax
 from mpi4jax import _launcher
 
 PACKAGE = Path(mpi4jax.__file__).resolve().parent
-#: Wheels have them in the package; in a checkout, they are beside it.
+#: The folder of the examples: in the package in a wheel, beside it in a checkout.
 FOLDERS = PACKAGE / "examples", PACKAGE.parent / "examples"
 
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _launcher.refuse(f"no example {arguments.name!r}, expected one of: {names}")
     path = str(examples[arguments.name])
     sys.argv = [path, *arguments.arguments]
-    # A command begins without the public names, which programs use.
+    # A command starts without the public names of mpi4jax, which the examples use.
     importlib.reload(mpi4jax)
     runpy.run_path(path, run_name="__main__")
     return 0

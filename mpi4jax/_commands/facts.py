@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 PACKAGES = ("mpi4jax", "jax", "jaxlib", "mpi4py", "numpy")
 
-#: Settings of ours, of JAX, and of what carries MPI's messages.
+#: Pattern of the settings of mpi4jax, JAX, and the transports of MPI.
 _SETTINGS = re.compile(
     "(MPI4JAX|JAX|XLA|UCX|FI|MPIR_CVAR|MPI4PY)_.*"
     "|OMPI_MCA_(pml|mtl|btl)|CUDA_VISIBLE_DEVICES|GLIBC_TUNABLES|OMP_NUM_THREADS"
@@ -28,8 +28,8 @@ _SETTINGS = re.compile(
 
 
 def of_this_process() -> Facts:
-    """All facts. Under "errors" is why mpi4jax or JAX can't be used."""
-    # Before MPI is initialised, as MPI may set variables of a launcher's.
+    """All facts. "errors" has the reasons why mpi4jax or JAX can't be used."""
+    # Before MPI is initialised, as MPI may set variables of a launcher.
     launchers = _launcher.launchers()
     errors: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -51,7 +51,7 @@ def of_this_process() -> Facts:
 
 
 def _load_mpi(launchers: Sequence[_launcher.Launcher]) -> Any:
-    """mpi4py's MPI, or None: the import of mpi4jax says why then.
+    """mpi4py's MPI, or None: the import of mpi4jax then raises an error with the reason.
 
     MPI may end the process when it is initialised, so a likely reason is printed before.
     """
@@ -97,12 +97,12 @@ def versions() -> Facts:
     return {"python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}}
 
 
-#: What tells this mpi4jax from the original one, which has no `python -m mpi4jax`.
+#: A text that tells this mpi4jax from the original, which has no `python -m mpi4jax`.
 IMPLEMENTATION = "an independent reimplementation in Rust, not the original mpi4jax"
 
 
 def line_of(version: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Which functions a version has at the top level: "with tokens" or "without tokens"."""
+    """The top-level API of a version: "with tokens" or "without tokens"."""
     with_tokens = re.match(r"0\.[0-7]\b", version) is not None
     with_tokens = {"token": True, "notoken": False}.get(
         environ.get("MPI4JAX_API", ""), with_tokens
@@ -124,7 +124,7 @@ def describe_version() -> str:
 
 
 def library_name(version: str) -> str:
-    """The name of an MPI, in short, from what MPI_Get_library_version gives."""
+    """The short name of an MPI, from the text of MPI_Get_library_version."""
     first = " ".join(version.strip("\0 \n").splitlines()[0].split())
     # "MPICH Version: 5.0.2", "Open MPI v5.0.11, package: ...": the others stay whole.
     first = re.sub(r"^(\w+) Version: ?", r"\1 ", first)
@@ -132,7 +132,7 @@ def library_name(version: str) -> str:
 
 
 def transports(version: str) -> str | None:
-    """The transports that MPICH was built with. Other MPIs do not say."""
+    """The transports with which MPICH was built. Other MPIs do not tell."""
     device = re.search(r"^MPICH Device:\s*(.+?)\s*$", version, re.MULTILINE)
     return device and device[1]
 
@@ -165,7 +165,7 @@ def of_mpi(mpi: Any) -> Facts:
 
 
 def waits(has_mpi4jax: bool) -> str | None:
-    """How operations wait, and who shares the CPUs that they wait on."""
+    """Description of how operations wait, and of the sharing of CPUs."""
     if not has_mpi4jax:
         return None
     from mpi4jax._internal.mpi import cores
@@ -174,14 +174,14 @@ def waits(has_mpi4jax: bool) -> str | None:
 
 
 def why_alone(mpi: Any) -> str | None:
-    """Why this process is the only one, though it was started with others."""
+    """Reason why this process is alone in its MPI, though it was started with others."""
     library = library_name(mpi.Get_library_version())
     size = mpi.COMM_WORLD.Get_size()
     return _launcher.mismatch(library, library_file(), size, _launcher.launchers())
 
 
 def of_devices(errors: list[str]) -> Facts:
-    """JAX's devices, and how arrays get from there to MPI."""
+    """JAX's devices, and the way of arrays from there to MPI."""
     import jax
 
     from mpi4jax import _core
@@ -217,7 +217,7 @@ def of_devices(errors: list[str]) -> Facts:
 
 
 def what_jax_lacks() -> list[str]:
-    """What is slower or off because JAX has changed: a sentence for each."""
+    """Sentences on the features that are slower or off because JAX has changed."""
     from mpi4jax._internal.environment import settings
     from mpi4jax._internal.xla import dispatch, private_names
 
@@ -227,7 +227,7 @@ def what_jax_lacks() -> list[str]:
 
 
 def _memory_kind(gpu: Any) -> str | None:
-    """The kind of memory that JAX's arrays on a GPU are in."""
+    """The kind of memory of JAX's arrays on a GPU."""
     import jax
     import numpy as np
 
@@ -247,7 +247,7 @@ def of_host() -> Facts:
 
 
 def cpus() -> list[int]:
-    """The CPUs that this process may run on."""
+    """The CPUs on which this process may run."""
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -290,7 +290,7 @@ def _quota(limit: str, period: str) -> float | None:
 def huge_pages(
     setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled"),
 ) -> str | None:
-    """When the kernel gives huge pages: "always", on request ("madvise"), or "never"."""
+    """The kernel's setting for huge pages: "always", on request ("madvise"), or "never"."""
     in_brackets = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
     return in_brackets and in_brackets[1]
 

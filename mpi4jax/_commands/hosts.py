@@ -1,4 +1,4 @@
-"""The hosts of the ranks: few lines, however many there are."""
+"""Short descriptions of the hosts of all ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_ranks(facts_by_rank: Sequence[Facts]) -> list[Host]:
 
 
 def _kinds(hosts: Iterable[Host]) -> dict[Kind, list[str]]:
-    """The names of the hosts that are alike."""
+    """The names of the hosts of each kind."""
     kinds: dict[Kind, list[str]] = {}
     for host in hosts:
         kinds.setdefault(host.kind, []).append(host.name)
@@ -56,15 +56,15 @@ def _kinds(hosts: Iterable[Host]) -> dict[Kind, list[str]]:
 
 
 def cpus(hosts: Sequence[Facts]) -> float:
-    """How many CPUs the ranks of one host have together."""
+    """Number of CPUs that the ranks of one host have together."""
     all_cpus = {cpu for host in hosts for cpu in host["cpus"]}
     quotas = [host["quota"] for host in hosts if host["quota"]]
     return min([float(len(all_cpus)), *quotas])
 
 
 def describe(hosts: Sequence[Host]) -> Section:
-    """A line for each host, or for hosts that are alike if there are many."""
-    if len(hosts) <= ranks.MOST:
+    """A line for each host, or for each kind of hosts if there are many."""
+    if len(hosts) <= ranks.MAX_SHOWN:
         return [_describe_one(host) for host in hosts]
     by_name = {host.name: host for host in hosts}
     kinds = _kinds(hosts)
@@ -89,13 +89,13 @@ def _describe_one(host: Host) -> tuple[str, str]:
 
 
 def describe_crowds(hosts: Sequence[Host]) -> str:
-    """Which hosts have more ranks than CPUs."""
+    """Description of the hosts with more ranks than CPUs."""
     kinds = {kind: names for kind, names in _kinds(hosts).items() if _is_crowded(kind)}
     return _describe_sharing(kinds, "more ranks than CPUs")
 
 
 def describe_unbound(hosts: Sequence[Host]) -> str:
-    """Which hosts have enough CPUs, of which ranks share some nevertheless."""
+    """Description of the hosts with enough CPUs, some of which ranks share nevertheless."""
     kinds = {
         kind: names
         for kind, names in _kinds(hosts).items()

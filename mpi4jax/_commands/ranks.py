@@ -1,4 +1,4 @@
-"""Names of some of the ranks, and few lines for many of them."""
+"""Short descriptions of many ranks: ranges, and sentences with examples."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-#: Of more than these, only examples are shown.
-MOST = 4
+#: Largest number of items in a list. Of more items, only examples are shown.
+MAX_SHOWN = 4
 
 
 def first_of(texts: Sequence[str]) -> str:
-    """The texts, the first ones if they are many: "a, b, c and 17 more"."""
-    if len(texts) <= MOST:
+    """A list of texts, or of the first ones if there are many: "a, b, c and 17 more"."""
+    if len(texts) <= MAX_SHOWN:
         return ", ".join(texts)
-    shown = texts[: MOST - 1]
+    shown = texts[: MAX_SHOWN - 1]
     return f"{', '.join(shown)} and {len(texts) - len(shown)} more"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """Ranks in ranges: "rank 3", "ranks 0-2, 5", "ranks 0, 2, 4 and 97 more"."""
-    # Of consecutive ranks, the difference to the index in the list is the same.
+    # Consecutive ranks have the same difference between the rank and its index in the list.
     runs = [
         [rank for _, rank in run]
         for _, run in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0])
     ]
-    shown = runs if len(runs) <= MOST else runs[: MOST - 1]
+    shown = runs if len(runs) <= MAX_SHOWN else runs[: MAX_SHOWN - 1]
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in shown]
     left = sum(map(len, runs[len(shown) :]))
     is_one = len(runs) == 1 and len(runs[0]) == 1
@@ -37,7 +37,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def by_value(values: Iterable[T]) -> Mapping[T, list[int]]:
-    """The ranks that have a value, by the value."""
+    """The ranks of each value."""
     ranks: dict[T, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
@@ -45,20 +45,20 @@ def by_value(values: Iterable[T]) -> Mapping[T, list[int]]:
 
 
 def commonest(kinds: Mapping[T, Sequence[object]]) -> tuple[Sequence[T], Sequence[T]]:
-    """The kinds to show, and those that are left. Of many, the largest ones are shown."""
-    if len(kinds) <= MOST:
+    """The kinds to show, which are the largest if there are many, and the other kinds."""
+    if len(kinds) <= MAX_SHOWN:
         return list(kinds), []
     ordered = sorted(kinds, key=lambda kind: -len(kinds[kind]))
-    return ordered[: MOST - 1], ordered[MOST - 1 :]
+    return ordered[: MAX_SHOWN - 1], ordered[MAX_SHOWN - 1 :]
 
 
 def merge_sentences(
     texts: Sequence[Sequence[str]], name: Callable[[Sequence[int]], str] = name_ranks
 ) -> list[str]:
-    """The sentences of all ranks, each once, with the ranks if not all say it.
+    """The sentences of all ranks, each once, with its ranks if some ranks lack it.
 
-    Those of most ranks come first. Of many sentences that differ only in words with
-    digits, such as the names of files and hosts, one is an example.
+    The sentences of most ranks come first. If many sentences differ only in words with
+    digits, such as the names of files and hosts, one of them is shown as an example.
     """
     speakers: dict[str, list[int]] = {}
     for rank, sentences in enumerate(texts):
@@ -69,7 +69,7 @@ def merge_sentences(
         alike.setdefault(re.sub(r"\w*\d\w*", "0", sentence), []).append(sentence)
     merged: list[tuple[str, list[int]]] = []
     for sentences in alike.values():
-        if len(sentences) <= MOST:
+        if len(sentences) <= MAX_SHOWN:
             merged += [(sentence, speakers[sentence]) for sentence in sentences]
         else:
             together = {rank for sentence in sentences for rank in speakers[sentence]}

@@ -25,7 +25,7 @@ from .watchdog import Watchdog
 #: The shape of a block. None of its sides is a likely number of processes.
 BLOCK = (5, 2)
 
-#: An error, or else the value of a check.
+#: The value of a check, or an error.
 Outcome = tuple["str | None", Any]
 #: A product of a cotangent and a change, by NumPy and by a derivative.
 Change = tuple[float, float]
@@ -37,7 +37,7 @@ class Check(NamedTuple):
     label: str
     #: The call of each rank, which raises if the rank sees that its result is wrong.
     call: Callable[[], Any]
-    #: Compares the values from all ranks. Gives the problem, if there is one.
+    #: Compares the values of all ranks, and returns the problem, if any.
     compare: Callable[[Sequence[Any]], str | None] | None = None
 
 
@@ -115,7 +115,7 @@ def checks_of(cases: Sequence[Case]) -> Iterator[Check]:
         for root in case.roots:
             rooted = case.replace(root=root)
             label = rooted.name if root is None else f"{rooted.name}, root {root}"
-            # An operator is a number to all that follows: one mode shows if it is right.
+            # To compiled programs, an operator is a number: one mode is enough to check it.
             for mode in ("eager", "jit", "loop") if case.is_linear else ("jit",):
                 call = functools.partial(_check_result, rooted, MODES[mode])
                 yield Check(f"{label}, {mode}", call)
@@ -164,5 +164,5 @@ def _compare_sums(changes: Sequence[Change]) -> str | None:
 
 
 def _compare_shared(changes: Sequence[Change]) -> str | None:
-    """Compare the sums where all share the result, which counts once (docs/autodiff.md)."""
+    """Compare the sums of a shared result, which counts once (docs/autodiff.md)."""
     return _compare_sums([changes[0], *((0.0, actual) for _, actual in changes[1:])])

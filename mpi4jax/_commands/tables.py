@@ -16,7 +16,7 @@ Row = dict[str, "str | float | None"]
 
 
 class Results:
-    """Medians, in microseconds."""
+    """Medians of measured times, in microseconds."""
 
     def __init__(self, samples: Mapping[str, Mapping[str, Samples]]) -> None:
         #: The seconds of each case, by workload and peer.
@@ -27,9 +27,9 @@ class Results:
         return None if not seconds else 1e6 * median(seconds)
 
     def ratio(self, workload: str, peer: str, case: str, base: str) -> float | None:
-        """How many times as long as another case of the same processes one takes.
+        """Ratio of the times of two cases in the same processes.
 
-        They had their turns one after the other: it is the median of the ratios.
+        The cases took turns, so this is the median of the ratios.
         """
         samples = self.samples.get(workload, {}).get(peer, {})
         pairs = [*zip(samples.get(case, ()), samples.get(base, ()), strict=False)]
@@ -59,7 +59,7 @@ def _text(column: str, value: str | float | None) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The columns that are shown, and their texts in each row."""
+    """The shown columns, and their texts in each row."""
     columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
     return columns, [[_text(c, row[c]) for c in columns] for row in rows]
 

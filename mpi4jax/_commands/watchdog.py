@@ -1,4 +1,4 @@
-"""A timer that ends a process which waits for the others for ever."""
+"""A timer that ends a process which waits for other processes for too long."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import time
 
 from mpi4py import MPI
 
-#: Seconds until a process ends itself, so that the others say where they are as well.
+#: Seconds until a process ends itself, in which the other processes report as well.
 GRACE = 10
 
 
 class Watchdog:
-    """Reports the call that each rank is in, and ends the process, if it takes too long.
+    """A timer that reports the current call of each rank, and ends the process.
 
     Arguments:
-        fd: The file that it writes to.
-        limit: The seconds that it waits, for ever if they are more than timers count.
+        fd: The file descriptor of the report.
+        limit: The timeout in seconds, unlimited if timers can't count it.
 
     """
 
@@ -31,7 +31,7 @@ class Watchdog:
         self.timer = threading.Timer(self.limit, self.report, [call])
         self.timer.daemon = True
         self.timer.start()
-        # The timer needs the GIL. Should it be held for ever, this does without.
+        # The timer needs the GIL. This one does not, in case the GIL is held for ever.
         faulthandler.dump_traceback_later(self.limit + GRACE, exit=True, file=self.fd)
 
     def stop(self) -> None:

@@ -32,14 +32,14 @@ LATENCY_SIZES = tuple(8 << n for n in range(0, 24, 2))
 #: The operations that are called in loops.
 IN_LOOPS = ("allreduce", "bcast", "sendrecv", "allgather", "alltoall")
 
-#: A call that is timed, without arguments.
+#: A function without arguments whose call is timed.
 Thunk = Callable[[], object]
 Samples = dict[str, list[float]]
 Buffer = np.ndarray[Any, Any]
 
 
 class Effort(NamedTuple):
-    """How long to measure."""
+    """Duration of the measurements."""
 
     rounds: int = 15
     burst: float = 0.03  # seconds of one sample
@@ -89,7 +89,7 @@ def import_mpi() -> Any:
 
 
 def awaited(function: Callable[[Any], Any], x: Any) -> Thunk:
-    """A call that ends when its result, one array, is there."""
+    """A function that returns when its result, one array, is ready."""
     return lambda: function(x).block_until_ready()
 
 
@@ -246,7 +246,7 @@ def eager(effort: Effort) -> Samples:
 
 
 def jax_memory(count: int) -> Buffer:
-    """An array of NumPy's in memory that XLA allocated, as it does for its own."""
+    """A NumPy array in memory that XLA allocated, as for its own arrays."""
     array = jnp.zeros(count, jnp.float32)
     pointer = ctypes.cast(array.unsafe_buffer_pointer(), ctypes.POINTER(ctypes.c_float))
     view = np.ctypeslib.as_array(pointer, (count,))

@@ -7,7 +7,7 @@ from mpi4jax import _core
 from .environment import settings, warn_of_unknown_variables
 from .forks import at_exit
 
-# First of all mpi4py: it initialises MPI, and finalises it after our own atexit handler.
+# mpi4py first: it initialises MPI, and finalises it after our own atexit handler.
 from .mpi import binding, context, cores
 from .operations import _checking
 from .traces import profile, writer
@@ -38,7 +38,7 @@ if settings.profile:
 
 
 def _end() -> None:
-    # Ranks that wait for this process are to know at once.
+    # Tell the ranks that wait for this process at once.
     has_failed = ending.tell()
     try:
         # No call may be under way when MPI is finalised.
@@ -49,12 +49,12 @@ def _end() -> None:
     finally:
         try:
             if has_failed:
-                # The other ranks may be anywhere, and take part in nothing.
+                # The other ranks may be anywhere, and can't take part in a collective call.
                 profile.abandon()
             else:
                 profile.end()
         finally:
-            # Rank 0 alone writes the profile, and all take part in this.
+            # All ranks take part here, while the profile is written by rank 0 alone.
             writer.end(is_alone=has_failed)
             _core.free_staging()
 

@@ -18,17 +18,17 @@ T = TypeVar("T")
 TRUTHY = ("1", "true", "on", "yes")
 FALSY = ("0", "false", "off", "no")
 
-#: All copies of arrays on their way between GPUs and MPI may take so many bytes.
+#: Largest number of bytes for all copies of arrays on their way between GPUs and MPI.
 DEFAULT_STAGING_LIMIT = 1 << 30
 
-#: A call that takes so many seconds is reported.
+#: Number of seconds after which a call is reported.
 DEFAULT_HANG_REPORT = 60.0
 
-#: As many seconds as never (31 years). Timers overflow with more than 292 years.
+#: Number of seconds that stands for never (31 years). Timers overflow at 292 years.
 NEVER = 1e9
 
-#: More decimal digits may not fit into the core's integers.
-MOST_DIGITS = len(str(sys.maxsize)) - 1
+#: Number of decimal digits that always fit into the core's integers.
+MAX_DIGITS = len(str(sys.maxsize)) - 1
 
 
 def is_truthy(value: str) -> bool:
@@ -41,18 +41,18 @@ def is_falsy(value: str) -> bool:
 
 _PREFIX = "MPI4JAX_"
 
-#: All variables: those that were read, and that of the original's build.
+#: Names of all variables: the variables that were read, and one of the original's build.
 _known = {"MPI4JAX_BUILD_MPICC"}
 
 
 def _get(name: str) -> str:
-    """The variable `name`, empty if it is not set."""
+    """The value of the variable `name`, empty if it is not set."""
     _known.add(name)
     return os.environ.get(name, "")
 
 
 def _read(name: str, convert: Callable[[str], T | None], expected: str) -> T | None:
-    """The variable `name`, converted, None if it is not set (or empty)."""
+    """The converted value of the variable `name`, None if it is not set or empty."""
     value = _get(name)
     if not value:
         return None
@@ -65,32 +65,32 @@ def _read(name: str, convert: Callable[[str], T | None], expected: str) -> T | N
 
 
 def flag(name: str) -> bool | None:
-    """The on/off variable `name`."""
+    """The value of the on/off variable `name`."""
     values = {**dict.fromkeys(TRUTHY, True), **dict.fromkeys(FALSY, False)}
     expected = f"one of: {', '.join(values)} (in any case)"
     return _read(name, lambda value: values.get(value.lower()), expected)
 
 
 def choice(name: str, *accepted: str) -> str | None:
-    """The variable `name`, which is one of the accepted words."""
+    """The value of the variable `name`, which is one of the accepted words."""
     values = {value: value for value in accepted}
     return _read(name, values.get, f"one of: {', '.join(accepted)}")
 
 
 def byte_count(name: str) -> int | None:
-    """The variable `name`, which is a number of bytes, `sys.maxsize` at most."""
+    """The number of bytes in the variable `name`, `sys.maxsize` at most."""
 
     def convert(value: str) -> int | None:
         if not (value.isascii() and value.isdigit()):
             return None
         digits = value.lstrip("0") or "0"
-        return int(digits) if len(digits) <= MOST_DIGITS else sys.maxsize
+        return int(digits) if len(digits) <= MAX_DIGITS else sys.maxsize
 
     return _read(name, convert, "a number of bytes")
 
 
 def seconds(name: str) -> float | None:
-    """The variable `name`, which is a number of seconds, `NEVER` at most."""
+    """The number of seconds in the variable `name`, `NEVER` at most."""
 
     def convert(value: str) -> float | None:
         try:
@@ -103,7 +103,7 @@ def seconds(name: str) -> float | None:
 
 
 def folder(name: str) -> str | None:
-    """The variable `name`, which is a folder, None if it is off."""
+    """The folder in the variable `name`, None if the variable is off."""
 
     value = _get(name)
     if is_falsy(value):
@@ -166,7 +166,7 @@ def read_settings() -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """A sentence on each variable of the environment that looks like one, and is none."""
+    """A sentence on each environment variable with our prefix that has no effect."""
     endings = [name.removeprefix(_PREFIX) for name in _known]
     sentences = []
     for name in sorted(os.environ):
@@ -178,7 +178,7 @@ def unknown_variables() -> list[str]:
 
 
 def warn_of_unknown_variables() -> None:
-    """Warn of variables that have no effect, on the first process as far as is known."""
+    """Warn of variables that have no effect, on the first process if that is known."""
     sentences = unknown_variables()
     if sentences and _launcher.is_first():
         for sentence in sentences:

@@ -48,7 +48,7 @@ def ensure_xpu_ext() -> None:
 
 
 def setup_cuda_mpi() -> None:
-    """Warn, once, where MPI may crash on device memory, or copies are made for nothing."""
+    """Warn once if MPI may crash on device memory, or copies are made without need."""
     check_mpi()
 
 

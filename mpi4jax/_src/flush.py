@@ -1,4 +1,4 @@
-"""Waiting for what has been dispatched."""
+"""Waiting for all dispatched programs."""
 
 from mpi4jax._internal.xla.flush import flush
 

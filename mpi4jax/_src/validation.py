@@ -1,4 +1,4 @@
-"""The decorator by which the original checks arguments."""
+"""The decorator with which the original checks arguments."""
 
 import functools
 import inspect

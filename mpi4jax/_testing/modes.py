@@ -27,7 +27,7 @@ def eager(function: Function) -> Function:
 
 
 def in_loop(function: Function) -> Function:
-    """Call it three times in a loop, and give back the last result."""
+    """Call the operation three times in a loop, and return the last result."""
 
     def loop(x: Any) -> jax.Array:
         start = _like_result(function, x, 0)
@@ -37,7 +37,7 @@ def in_loop(function: Function) -> Function:
 
 
 def in_cond(function: Function) -> Function:
-    """Call it in the branch that is taken."""
+    """Call the operation in the branch that is taken."""
 
     def other(x: Any) -> jax.Array:
         return _like_result(function, x, -1)

@@ -22,7 +22,9 @@ impl Types for Idle {
     type Aint = isize;
     type Comm = c_int;
     type Datatype = c_int;
+    type Errhandler = c_int;
     type Group = c_int;
+    type Info = c_int;
     type Op = c_int;
     type Request = c_int;
     type Status = c_void;
@@ -91,15 +93,18 @@ fn main() {
         ("source", 1),
         ("status_number", -1),
     ];
-    for (operation, call) in [
+    let mut memory = [[0.0; 8]; 12];
+    for (name, call) in [
         (
             "allreduce",
             unary().ints(&[("comm_number", 0), ("op_number", sum)]),
         ),
         ("sendrecv", unary().ints(messages)),
         ("barrier", CallFrame::default().ints(&[("comm_number", 0)])),
+        ("exchange of halos", exchange_of_halos(&mut memory)),
     ] {
         let call = call.operand(token()).result(token());
+        let operation = name.split(' ').next().unwrap();
         let (_, handler) = ops::host_handlers::<Idle>()
             .into_iter()
             .find(|(name, _)| *name == operation)
@@ -108,6 +113,42 @@ fn main() {
             // SAFETY: the frame lives through the call.
             nanoseconds(|| assert!(unsafe { black_box(handler)(frame) }.is_null()))
         });
-        println!("{operation} {time:.1}");
+        println!("{name} {time:.1}");
     }
+}
+
+/// An exchange that is fused with copies (`fused_copies.py`): both edges of a field of 8 x 8, in the first
+/// rows of `memory`, go through messages, in the others, to the ghost cells of neighbors.
+fn exchange_of_halos(memory: &mut [[f32; 8]; 12]) -> CallFrame {
+    // The operand has index 0.
+    let [field, left, right, from_left, from_right] = [1, 2, 3, 4, 5];
+    let column = |source, from, result, to, steps: [i64; 2]| {
+        [source, from, result, to, 1, 8, steps[0], steps[1]]
+    };
+    let packing = [
+        column(field, 1, left, 0, [8, 1]),
+        column(field, 6, right, 0, [8, 1]),
+    ];
+    let unpacking = [
+        column(from_left, 0, field, 0, [1, 8]),
+        column(from_right, 0, field, 7, [1, 8]),
+    ];
+    let lists: [&[i64]; 8] = [
+        &[left, 0, 8, right, 0, 8],
+        &[from_left, 0, 8, from_right, 0, 8],
+        packing.as_flattened(),
+        &[2],
+        &[],
+        unpacking.as_flattened(),
+        &[2],
+        &[],
+    ];
+    let call = CallFrame::default().ints(&[("comm_number", 0)]);
+    let call = call.list("dests", &[0, 1]).list("sendtags", &[0, 1]);
+    let call = call.list("sources", &[0, 1]).list("recvtags", &[1, 0]);
+    let call = call.with_copies(1, lists);
+    let rows = memory.as_mut_ptr();
+    let row = |index, dims: &[i64]| buffer(F32, rows.wrapping_add(index) as usize, dims);
+    let call = call.operand(row(0, &[8, 8])).result(row(0, &[8, 8]));
+    (8..12).fold(call, |call, index| call.result(row(index, &[8])))
 }

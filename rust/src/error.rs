@@ -1,5 +1,6 @@
 //! The errors of calls.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::fmt;
 
@@ -37,6 +38,17 @@ impl Error {
     /// An error of [`ErrorKind::Internal`].
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The error of a panic in code of ours, by what `catch_unwind` caught.
+    #[cold]
+    pub fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::internal(format!(
+            "mpi4jax panicked: {}. This is a defect of mpi4jax: please report it",
+            text.unwrap_or("no message")
+        ))
     }
 
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {

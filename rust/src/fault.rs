@@ -9,11 +9,12 @@
 //! `pthread_self`).
 
 use std::ffi::{c_int, c_void};
+use std::hint;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::lock::lock;
 
@@ -49,10 +50,10 @@ impl LineSlot {
     }
 }
 
-/// So many threads are in such calls at a time. Any others have no line.
-const MOST_THREADS: usize = 64;
+/// Number of threads in calls on device memory that can have a line at a time. Any others have none.
+const MAX_THREADS: usize = 64;
 
-static SLOTS: [LineSlot; MOST_THREADS] = [const { LineSlot::free() }; MOST_THREADS];
+static SLOTS: [LineSlot; MAX_THREADS] = [const { LineSlot::free() }; MAX_THREADS];
 
 /// An id of the calling thread.
 fn this_thread() -> usize {
@@ -60,7 +61,7 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The handler that was installed before ours.
+/// The handler that was installed before ours, until the first fault.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// For as long as it lives, a segmentation fault on this thread has a line.
@@ -70,7 +71,7 @@ pub struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
-    /// Has this line be written, which ends with a newline.
+    /// Registers the line, which ends with a newline, to be written at a fault.
     pub fn new(line: &'a str) -> Self {
         install();
         let thread = this_thread();
@@ -143,28 +144,46 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c
             unsafe { libc::write(libc::STDERR_FILENO, line.cast(), bytes) };
         }
     }
-    let previous = PREVIOUS.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: what `install` has stored stays. Without it, and if the previous handler has given the
-    // signal back to this one, the default is left, which ends the process.
+    leave(signal, thread);
+    // The instruction at fault runs again on return, and now the other handler gets the signal. One
+    // that somebody has sent does not come again by itself.
+    // SAFETY: the system describes the signal, if anybody does.
     unsafe {
-        let mut default: libc::sigaction = mem::zeroed();
-        default.sa_sigaction = libc::SIG_DFL;
-        let next = if previous.is_null() {
-            &raw const default
-        } else {
-            previous.cast_const()
-        };
-        libc::sigaction(signal, next, ptr::null_mut());
-        // The instruction at fault runs again on return, and now the other handler gets the signal.
-        // One that somebody has sent does not come again by itself.
         if info.is_null() || (*info).si_code <= 0 {
             libc::raise(signal);
         }
     }
 }
 
-#[cfg(test)]
+/// Leaves the signal to the handler that was there before, at the first fault. If that one has given it
+/// back to ours, the default is left, which ends the process. Other threads may be in our handler at the
+/// same time: their faults are for what the first one has left.
+fn leave(signal: c_int, thread: usize) {
+    static IS_LEAVING: AtomicBool = AtomicBool::new(false);
+    /// The thread that was here last: one that comes twice running is back from the other handler.
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    while IS_LEAVING.swap(true, Ordering::Acquire) {
+        hint::spin_loop(); // for the time of two calls of the system's
+    }
+    let previous = PREVIOUS.swap(ptr::null_mut(), Ordering::Acquire);
+    let is_back = LAST.swap(thread, Ordering::Relaxed) == thread || is_installed();
+    // SAFETY: all zeros are a valid value, and what `install` has stored stays.
+    unsafe {
+        if !previous.is_null() {
+            libc::sigaction(signal, previous, ptr::null_mut());
+        } else if is_back {
+            let mut default: libc::sigaction = mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, &raw const default, ptr::null_mut());
+        }
+    }
+    IS_LEAVING.store(false, Ordering::Release);
+}
+
+#[cfg(all(test, not(miri)))] // it has no signals
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// The bytes of the lines of this thread.
@@ -175,19 +194,76 @@ mod tests {
             .collect()
     }
 
+    /// Whoever asks or changes whose the signal is has this.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    unsafe extern "C" fn other(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
+
+    fn set(handler: Handler) {
+        let mut action = current();
+        action.sa_sigaction = handler as usize;
+        // SAFETY: the handler does nothing that a handler may not do.
+        unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) };
+    }
+
+    /// Does what the system does at a fault of this thread. Gives whose the signal is then.
+    fn fault() -> libc::sighandler_t {
+        // SAFETY: all zeros are a valid value.
+        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+        info.si_code = 1; // SEGV_MAPERR
+        // SAFETY: as the system calls it.
+        unsafe { handle(libc::SIGSEGV, &raw mut info, ptr::null_mut()) };
+        current().sa_sigaction
+    }
+
+    /// Fails if the second of two threads that are in our handler has the default take the place of the
+    /// previous handler.
+    #[test]
+    fn two_faults_at_once_are_left_to_the_previous_handler() {
+        let _alone = lock(&ALONE);
+        let before = current();
+        set(other);
+        install();
+        assert_eq!(fault(), other as Handler as usize);
+        assert_eq!(
+            thread::spawn(fault).join().unwrap(),
+            other as Handler as usize
+        );
+        // SAFETY: it was the signal's before.
+        unsafe { libc::sigaction(libc::SIGSEGV, &raw const before, ptr::null_mut()) };
+    }
+
+    /// Fails if two handlers give the signal to each other for ever.
+    #[test]
+    fn a_fault_that_comes_back_ends_the_process() {
+        let _alone = lock(&ALONE);
+        let before = current();
+        for gives_back in [|| set(handle), || ()] {
+            set(other);
+            install();
+            assert_eq!(fault(), other as Handler as usize);
+            gives_back();
+            assert_eq!(fault(), libc::SIG_DFL);
+        }
+        // SAFETY: it was the signal's before.
+        unsafe { libc::sigaction(libc::SIGSEGV, &raw const before, ptr::null_mut()) };
+    }
+
     #[test]
     fn a_line_is_there_as_long_as_its_guard() {
+        let _alone = lock(&ALONE);
         let guard = Guard::new("line\n");
         assert!(is_installed());
         assert_eq!(lines(), [5]);
-        assert_eq!(std::thread::spawn(lines).join().unwrap(), [0_usize; 0]);
+        assert_eq!(thread::spawn(lines).join().unwrap(), [0_usize; 0]);
         drop(guard);
         assert_eq!(lines(), [0_usize; 0]);
     }
 
     #[test]
     fn too_many_have_no_line() {
-        let all: Vec<_> = (0..=MOST_THREADS).map(|_| Guard::new("line\n")).collect();
+        let _alone = lock(&ALONE);
+        let all: Vec<_> = (0..=MAX_THREADS).map(|_| Guard::new("line\n")).collect();
         assert!(all.last().unwrap().slot.is_none());
         drop(all);
         assert!(Guard::new("line\n").slot.is_some());

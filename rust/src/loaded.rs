@@ -18,7 +18,7 @@ pub struct Library<'a> {
 impl Library<'_> {
     /// Its parts of a kind, such as `PT_LOAD`: their addresses, and the flags of what may be done
     /// there.
-    pub fn parts(&self, kind: u32) -> Vec<(Range<usize>, u32)> {
+    pub fn segments(&self, kind: u32) -> Vec<(Range<usize>, u32)> {
         let headers = self.headers.iter().filter(|header| header.p_type == kind);
         let part = |header: &libc::Elf64_Phdr| {
             let start = self.base + header.p_vaddr as usize;

@@ -23,7 +23,7 @@ pub fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// Has the lines go elsewhere.
+/// Sends the lines to another sink.
 pub fn set_sink(sink: fn(&str)) {
     *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
 }

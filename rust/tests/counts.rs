@@ -467,12 +467,17 @@ fn reduce_scatterv(op: i64) -> CallFrame {
     in_and_out(call, &[4, 5], &[3, 5])
 }
 
+/// Fails if Open MPI, which has no functions for large counts, gets counts whose sum is no int: it adds
+/// them up in one.
 #[test]
-fn reduce_scatterv_counts_rows() {
+fn reduce_scatterv_counts_the_rows_of_all_ranks() {
     let all = |op| vec![IN, OUT, 5, 15, FLOAT, op, COMM[1]];
+    let without_large = calls(19, false, "reduce_scatterv", reduce_scatterv(SUM));
+    let names: Vec<_> = without_large.iter().map(|call| call.0).collect();
+    assert_eq!(names, ["MPI_Reduce"; 2]);
     for (limit, op, handle, function) in [
-        (15, SUM, SUM_HANDLE, "MPI_Reduce_scatter"),
-        (14, SUM, SUM_HANDLE, "MPI_Reduce_scatter_c"),
+        (20, SUM, SUM_HANDLE, "MPI_Reduce_scatter"),
+        (19, SUM, SUM_HANDLE, "MPI_Reduce_scatter_c"),
         (20, USER_MADE, USER_MADE_HANDLE, "MPI_Reduce_scatter"),
     ] {
         assert_eq!(

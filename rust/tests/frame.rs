@@ -45,7 +45,7 @@ fn a_frame_is_decoded() {
     let outcome = call().enter(unchanged, |frame| {
         let [first, second] = frame.operands()?;
         let [result] = frame.results()?;
-        let buffers = [first, second, result].map(|buffer| {
+        let buffers = [first, second, result.into()].map(|buffer| {
             (
                 buffer.address as usize,
                 buffer.dtype,
@@ -176,6 +176,26 @@ fn a_rank_must_not_be_negative() {
         text.starts_with("dimensions: a length of -1 at address 0x"),
         "{text}"
     );
+}
+
+#[test]
+fn a_size_must_not_be_negative() {
+    // The product of the last one is not.
+    for dims in [&[-1][..], &[2, -3], &[0, i64::MIN], &[-2, -3]] {
+        let text = format!("has shape {dims:?}, expected no negative size");
+        let mut frame = call();
+        frame.operands[1] = buffer(F32, 0x1000, dims);
+        assert_eq!(
+            frame.enter(unchanged, operands::<2>),
+            invalid(&format!("operand 0 {text}"))
+        );
+        let mut frame = call();
+        frame.results[0] = buffer(F32, 0x3000, dims);
+        assert_eq!(
+            frame.enter(unchanged, results::<1>),
+            invalid(&format!("result 0 {text}"))
+        );
+    }
 }
 
 #[test]
@@ -388,18 +408,23 @@ fn the_error_of_a_body_reaches_xla() {
 /// Fails by ending the process, were the panic to cross into C.
 #[test]
 fn a_panic_becomes_an_error() {
+    let panicked = |text: &str| {
+        internal(&format!(
+            "mpi4jax panicked: {text}. This is a defect of mpi4jax: please report it"
+        ))
+    };
     assert_eq!(
         call().enter(unchanged, |_| panic!("no way")),
-        internal("mpi4jax panicked: no way")
+        panicked("no way")
     );
     let way = 3;
     assert_eq!(
         call().enter(unchanged, |_| panic!("no way {way}")),
-        internal("mpi4jax panicked: no way 3")
+        panicked("no way 3")
     );
     assert_eq!(
         call().enter(unchanged, |_| std::panic::panic_any(way)),
-        internal("mpi4jax panicked: no message")
+        panicked("no message")
     );
 }
 

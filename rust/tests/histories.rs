@@ -502,6 +502,7 @@ impl<'r> World<'r> {
             } else {
                 agreed(operation)
             },
+            rule: String::new(),
             neighbors: None,
             messages: operation.messages.clone(),
             awaited: None,

@@ -407,6 +407,23 @@ fn listed_rows_are_given_back() {
     }
 }
 
+/// Fails if a copy changes the rows that it goes over, after it has looked whether they are there.
+#[test]
+fn lists_of_rows_are_not_written() {
+    let (mut x, mut rows) = ([7_i32; 4], [0, 1, 2, 3]);
+    let ints = |numbers: &mut [i32; 4]| buffer(S32, numbers.as_mut_ptr() as usize, &[4]);
+    let call = CallFrame::default()
+        .operand(ints(&mut x))
+        .operand(ints(&mut rows))
+        .result(ints(&mut rows))
+        .ints(&[("updated", 0)])
+        .list("copies", &copies(&[&[0, 0, 0, 0, 4, 1, 1]]))
+        .list("rows", &[0, -1, 0, 0, 4]);
+    let text = "a list of rows is in memory of a result";
+    assert_eq!(refused("copy", call), invalid(text));
+    assert_eq!(rows, [0, 1, 2, 3]);
+}
+
 #[test]
 fn lists_that_do_not_fit_are_refused() {
     let (mut x, mut message) = ([0.0; 6], [0.0; 10]);
@@ -423,9 +440,18 @@ fn lists_that_do_not_fit_are_refused() {
             .list("rows", numbers);
         refused("copy", frame)
     };
+    let too_long = buffer(S32, ROWS.as_ptr() as usize, &[1 << 62]);
+    let not_aligned = buffer(S32, ROWS.as_ptr() as usize + 1, &[5]);
+    for table in [None, Some(too_long), Some(not_aligned)] {
+        assert_eq!(
+            call(5, &[0, 0, 3, -1, 0], table),
+            invalid("the last operand is not a list of rows")
+        );
+    }
+    let negative = buffer(S32, ROWS.as_ptr() as usize, &[-5]);
     assert_eq!(
-        call(5, &[0, 0, 3, -1, 0], None),
-        invalid("the last operand is not a list of rows")
+        call(5, &[0, 0, 3, -1, 0], Some(negative)),
+        invalid("operand 1 has shape [-5], expected no negative size")
     );
     for (numbers, text) in [
         ([0, 1, 3, -1, 0], "5 rows from 1 are not in a list of 5"),

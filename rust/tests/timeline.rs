@@ -43,6 +43,29 @@ fn all_calls_and_messages_of_many_processes() {
     );
 }
 
+/// A thread that is stopped while its call begins has an earlier place in the file than calls that other
+/// threads began meanwhile.
+#[test]
+fn calls_that_began_before_those_ahead_of_them() {
+    let folder = Folder::new("stopped");
+    for rank in 0..2 {
+        let mut calls = steps(rank, 2, 4000);
+        let mut late = Random(7 + rank as u64);
+        // Every second call is a sum. Messages are sent before they arrive, whatever is stopped.
+        for position in (1..calls.len() - 4).step_by(2) {
+            if late.below(10) == 0 {
+                calls[position].begin = calls[position + 4].begin;
+                calls[position].end = calls[position + 4].end;
+            }
+        }
+        write(&folder, rank, 2, &calls);
+    }
+    assert_eq!(
+        merge(&folder).unwrap()[0],
+        "16000 calls of 2 processes, 8000 messages"
+    );
+}
+
 /// The memory, the files that are open, and the lines do not grow with the ranks; the time
 /// does as they do.
 #[test]

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
+use std::process::Command;
 use std::sync::Once;
-use std::{array, ptr};
+use std::{array, env, ptr};
 
 use _core::trampoline::{Devices, HANDLES, serve};
 
@@ -71,7 +72,13 @@ fn calls_of(body: impl FnOnce()) -> Vec<Recorded> {
     recorded()
 }
 
+/// Has MPI answer, in a world of three processes. Processes 0 and 1 have a device each, and process 2 has
+/// two.
 fn start() {
+    start_with(|| HashMap::from([(0, 0), (2048, 1), (4096, 2), (4097, 2)]));
+}
+
+fn start_with(owners: fn() -> HashMap<i64, c_int>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         bind();
@@ -79,8 +86,7 @@ fn start() {
         let devices = Devices {
             bytes: 4,
             versions: "jaxlib 7".into(),
-            // Processes 0 and 1 have a device each, and process 2 has two.
-            owners: Box::new(|| HashMap::from([(0, 0), (2048, 1), (4096, 2), (4097, 2)])),
+            owners: Box::new(owners),
         };
         // SAFETY: the stand-in takes any handle.
         unsafe { serve::<Recorder>(handles, vec![4, 7, 9], 1, devices) };
@@ -346,4 +352,63 @@ fn errors_have_texts() {
     let expected = "MPI_Bcast is not among the functions that mpi4jax has for JAX's collectives";
     assert_eq!(text_of(code), expected);
     assert_eq!(text_of(7), "number 7 is wrong");
+}
+
+/// So many elements for each of the three processes of JAX's world: gives the code, and what MPI is asked.
+fn reduce_scattered(counts: [c_int; 3]) -> (c_int, Vec<Recorded>) {
+    start();
+    let address = ptr::without_provenance_mut(OUT as usize);
+    let mut code = 0;
+    let calls = calls_of(|| {
+        let send = ptr::without_provenance(IN as usize);
+        // SAFETY: there is a count for each process, and nothing is read or written at the addresses.
+        code = unsafe { reduce_scatter(send, address, counts.as_ptr(), FLOAT, SUM, WORLD) };
+    });
+    (code, calls)
+}
+
+/// Fails if the elements of all processes are counted in an int, which wraps, or where a panic about it
+/// leaves a C function, which ends the process.
+#[test]
+fn more_than_an_int_counts_is_scattered() {
+    let of_all = [real("FLOAT"), real("SUM"), real("COMM_WORLD")];
+    let (code, calls) = reduce_scattered([800_000_000; 3]);
+    let arguments = [&[IN, OUT, 800_000_000], &of_all[..]].concat();
+    assert_eq!(code, 0);
+    assert_eq!(calls, [("MPI_Reduce_scatter_block", arguments)]);
+    // The recorder shows the first two of a list.
+    let (code, calls) = reduce_scattered([c_int::MAX, 1, 1]);
+    let arguments = [&[IN, OUT, c_int::MAX.into(), 1], &of_all[..]].concat();
+    assert_eq!(code, 0);
+    assert_eq!(calls, [("MPI_Reduce_scatter_c", arguments)]);
+    let (_, calls) = reduce_scattered([5; 3]);
+    assert_eq!(calls[0].0, "MPI_Reduce_scatter");
+}
+
+#[test]
+fn a_panic_is_an_error_that_says_what_to_do() {
+    let (code, calls) = reduce_scattered([-1, 1, 1]);
+    assert_eq!(calls, []);
+    let text = text_of(code);
+    assert!(text.starts_with("mpi4jax panicked: "), "{text}");
+    assert!(text.ends_with(". This is a defect of mpi4jax: please report it"));
+}
+
+/// Fails if XLA goes on with what a function has not written, as it looks at no code of `MPI_Comm_split`.
+#[test]
+fn a_panic_where_no_code_is_read_ends_the_process() {
+    let mut test = Command::new(env::current_exe().unwrap());
+    let outcome = test.args(["--ignored", "--exact", "owners_panic"]).output();
+    let outcome = outcome.unwrap();
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{text}");
+    let line = "mpi4jax panicked: no owners. This is a defect of mpi4jax: please report it\n";
+    assert!(text.ends_with(line), "{text}");
+}
+
+#[test]
+#[ignore = "ends its process, so another test runs it in one of its own"]
+fn owners_panic() {
+    start_with(|| panic!("no owners"));
+    split(CLIQUE, &[4096, 2048], 4096, 1);
 }

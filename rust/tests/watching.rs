@@ -1,12 +1,13 @@
 //! When ranks ask each other, and what follows, without MPI: notes are made up, messages are carried by
 //! hand, and so is the time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use _core::diagnosis::{CallNote, Collective, Note, Notes, Route, Sent, State, Traffic};
+use _core::diagnosis::{CallNote, Collective, End, Note, Notes, Route, Sent, State, Traffic};
 use _core::recorder::Group;
 use _core::watch::{
-    Action, Alarm, Question, RoundId, Settings, WatchedProcess, Watcher, WatcherMessage,
+    Action, Alarm, Event, Failure, Question, RoundId, Settings, WatchedProcess, Watcher,
+    WatcherMessage,
 };
 
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -29,8 +30,12 @@ impl WatchedProcess for Rank {
         &self.calls
     }
 
-    fn fails(&self) -> bool {
-        self.note.end().is_some_and(|end| end.code != 0)
+    fn end(&self) -> Option<&End> {
+        self.note.end()
+    }
+
+    fn is_finalised(&self) -> bool {
+        matches!(self.note.state, State::Ended(_))
     }
 
     fn interrupts(&self) -> u32 {
@@ -57,7 +62,12 @@ struct World {
     ranks: Vec<Rank>,
     /// Those that are stopped.
     stopped: Vec<i32>,
-    mail: BTreeMap<i32, VecDeque<(i32, WatcherMessage)>>,
+    /// Those without mpi4jax.
+    without: Vec<i32>,
+    /// The machine of each.
+    hosts: Vec<String>,
+    /// The events of each rank, with the times at which they happen.
+    mail: BTreeMap<i32, Vec<(f64, Event)>>,
     /// How many messages each rank has sent.
     sent: BTreeMap<i32, usize>,
     printed: Vec<(f64, i32, String)>,
@@ -83,10 +93,12 @@ impl World {
         Self {
             now: 0.0,
             watchers: (0..size)
-                .map(|rank| Watcher::new(rank, size, settings))
+                .map(|rank| Watcher::new(rank, size, "here", settings))
                 .collect(),
             ranks: (0..size).map(|_| rank()).collect(),
             stopped: Vec::new(),
+            without: Vec::new(),
+            hosts: vec!["here".to_owned(); size as usize],
             mail: BTreeMap::new(),
             sent: BTreeMap::new(),
             printed: Vec::new(),
@@ -117,23 +129,30 @@ impl World {
         while self.now < until && self.aborted.is_none() {
             self.now += step;
             for rank in 0..self.watchers.len() {
-                if !self.stopped.contains(&(rank as i32)) {
+                if !self.is_gone(rank as i32) {
                     self.step(rank);
                 }
             }
         }
     }
 
+    fn is_gone(&self, rank: i32) -> bool {
+        self.stopped.contains(&rank) || self.without.contains(&rank)
+    }
+
     fn step(&mut self, index: usize) {
         let own = index as i32;
-        let messages = self.mail.remove(&own).unwrap_or_default();
+        let (now, mail) = (self.now, self.mail.remove(&own).unwrap_or_default());
+        let (due, later) = mail.into_iter().partition(|(when, _)| *when <= now);
+        self.mail.insert(own, later);
+        let events = due.into_iter().map(|(_, event)| event).collect();
         let rank = &mut self.ranks[index];
         rank.now = self.now;
         rank.calls.clear();
         for call in rank.note.calls() {
             rank.calls.push((call.id, self.now - rank.since));
         }
-        let actions = self.watchers[index].step(self.now, messages.into(), rank);
+        let actions = self.watchers[index].step(self.now, events, rank);
         self.act(own, actions);
     }
 
@@ -148,12 +167,38 @@ impl World {
             match action {
                 Action::Send(to, message) => {
                     *self.sent.entry(own).or_default() += 1;
-                    self.mail.entry(to).or_default().push_back((own, message));
+                    self.send(own, to, message);
                 }
                 Action::Print(text) => self.printed.push((self.now, own, text)),
                 Action::Abort(code) => self.aborted = Some((self.now, own, code)),
             }
         }
+    }
+
+    /// What can't be delivered comes back: after some time, if the rank is stopped.
+    fn send(&mut self, from: i32, to: i32, message: WatcherMessage) {
+        let failure = if self.without.contains(&to) {
+            Failure::NotThere
+        } else if self.stopped.contains(&to) {
+            let host = Some(self.hosts[to as usize].clone());
+            Failure::Silent { host }
+        } else {
+            let event = Event::Received { from, message };
+            self.mail.entry(to).or_default().push((self.now, event));
+            return;
+        };
+        let pause = if failure == Failure::NotThere {
+            0.0
+        } else {
+            3.0
+        };
+        let event = Event::Undelivered {
+            to,
+            message,
+            failure,
+        };
+        let mail = self.mail.entry(from).or_default();
+        mail.push((self.now + pause, event));
     }
 
     /// When it was printed, by which rank, and the last line.
@@ -475,7 +520,10 @@ fn hosts_are_named_of_which_no_rank_answers() {
         ),
     ] {
         let mut world = World::new(4, SETTINGS);
-        world.watchers[0].set_hosts(hosts.to_vec());
+        for (rank, host) in hosts.iter().enumerate() {
+            world.watchers[rank] = Watcher::new(rank as i32, 4, host, SETTINGS);
+        }
+        world.hosts = hosts.to_vec();
         world.stopped = stopped;
         world.barrier(0);
         world.run(70.0);
@@ -487,6 +535,118 @@ fn hosts_are_named_of_which_no_rank_answers() {
             "{report}"
         );
     }
+}
+
+/// Fails if a rank in C keeps the others from proving what they can, or if what it does counts as known.
+#[test]
+fn ranks_without_mpi4jax_are_not_known() {
+    for without in [0, 1, 3] {
+        let mut world = World::new(4, SETTINGS);
+        world.without.push(without);
+        let others: Vec<i32> = (0..4).filter(|rank| *rank != without).collect();
+        world.set(others[0], waiting(receive(4, others[1])));
+        world.set(others[1], waiting(receive(4, others[0])));
+        world.run(500.0);
+        let unknown =
+            format!("what rank {without} does is not known: mpi4jax was not imported there.");
+        let (_, leader, report) = &world.printed[0];
+        assert!(report.contains(&unknown), "{report}");
+        assert!(report.contains(ANNOUNCED), "{report}");
+        let end = world
+            .aborted
+            .map(|(when, rank, code)| (when as i32, rank, code));
+        assert_eq!(end, Some((120, *leader, 86)));
+
+        let mut world = World::new(4, SETTINGS);
+        world.without.push(without);
+        world.set(others[0], waiting(receive(4, without)));
+        world.set(others[2], waiting(receive(4, others[0])));
+        world.run(500.0);
+        assert_eq!((world.printed.len(), world.aborted), (1, None));
+    }
+}
+
+/// Fails if a rank that greets one that comes late is not heard, or greets without an end.
+#[test]
+fn the_rank_above_is_greeted_until_it_is_there() {
+    let mut world = World::new(2, SETTINGS);
+    world.without.push(0);
+    world.run(100.0);
+    let attempts = world.sent[&1];
+    assert!((5..15).contains(&attempts), "{attempts}");
+    world.without.clear();
+    world.run(100.0);
+    assert_eq!(world.sent[&1], attempts + 1);
+}
+
+/// Fails if ranks that wait for each other are ended by one proof, as another one has ended that nobody waits
+/// for: what can't be seen may still come between them.
+#[test]
+fn only_a_rank_that_is_awaited_ends_others_at_once() {
+    let mut world = World::new(4, SETTINGS);
+    world.set(0, waiting(receive(4, 1)));
+    world.set(1, waiting(receive(4, 0)));
+    world.set(2, ended(0, "in MPI_Finalize", 0));
+    world.run(80.0);
+    assert_eq!(world.last_lines(), [(60, 0, ANNOUNCED)]);
+    // One of these is awaited.
+    world.set(3, waiting(receive(4, 2)));
+    world.run(30.0);
+    assert_eq!(world.aborted.map(|end| end.2), Some(86));
+}
+
+/// Fails if a leader calls MPI in `MPI_Finalize`, or if nobody ends the others for it.
+#[test]
+fn a_leader_that_has_ended_has_another_rank_end_all() {
+    let mut world = World::new(3, SETTINGS);
+    world.set(0, ended(0, "in MPI_Finalize", 0));
+    world.set(1, waiting(receive(3, 0)));
+    world.run(100.0);
+    let line = "this is a deadlock: ending all ranks with exit code 86";
+    assert_eq!(world.last_lines(), [(60, 0, line)]);
+    assert_eq!(world.aborted.map(|end| (end.1, end.2)), Some((1, 86)));
+}
+
+/// Fails if the others wait for ever for a rank that has failed and can't ask them.
+#[test]
+fn a_rank_that_fails_alone_ends_all() {
+    for (code, end_deadlocks) in [(3, true), (0, true), (3, false)] {
+        let settings = Settings {
+            end_deadlocks,
+            ..SETTINGS
+        };
+        let mut world = World::new(3, settings);
+        for watcher in &mut world.watchers {
+            watcher.set_isolation(Some("there is no directory".into()));
+        }
+        world.without = vec![0, 2];
+        world.run(10.0);
+        world.set(1, ended(code, "sys.exit(3), main.py:9", 0));
+        world.run(200.0);
+        if code == 0 || !end_deadlocks {
+            assert_eq!((&world.printed[..], world.aborted), (&[][..], None));
+            continue;
+        }
+        let report = "mpi4jax: rank 1 has failed (sys.exit(3), main.py:9), and can't ask others\n  \
+                      whether they wait for it: there is no directory. Ending all ranks in 60 s\n";
+        assert_eq!(world.printed[0].2, report);
+        let line = "mpi4jax: rank 1 has failed: ending all ranks with exit code 3";
+        assert_eq!(world.last_lines()[1], (72, 1, line));
+        assert_eq!(world.aborted.map(|end| (end.1, end.2)), Some((1, 3)));
+    }
+}
+
+/// Fails if a rank that can't ask others says nothing about its wait.
+#[test]
+fn a_rank_that_waits_alone_is_reported() {
+    let mut world = World::new(3, SETTINGS);
+    world.watchers[1].set_isolation(Some("there is no directory".into()));
+    world.without = vec![0, 2];
+    world.barrier(1);
+    world.run(500.0);
+    let line = "what ranks 0, 2 do is not known: there is no directory.";
+    assert_eq!(world.last_lines(), [(60, 1, line)]);
+    assert_eq!(world.aborted, None);
 }
 
 #[test]
@@ -519,12 +679,12 @@ fn a_silent_rank_0() {
         world.last_lines(),
         [
             (
-                75,
+                69,
                 1,
                 "rank 0 does not answer: killed or stopped, or the machine is gone."
             ),
             (
-                107,
+                101,
                 1,
                 "MPI4JAX_TIMEOUT is over: ending all ranks with exit code 86"
             ),
@@ -596,8 +756,9 @@ fn messages_survive_their_form_on_the_wire() {
             is_report: true,
             about: call.collective().into_iter().collect(),
         }),
-        WatcherMessage::Heard(round),
         WatcherMessage::Answer { round, notes },
+        WatcherMessage::Hello,
+        WatcherMessage::Abort(86),
     ];
     for message in messages {
         let bytes = serde_json::to_vec(&message).unwrap();

@@ -21,7 +21,6 @@ DIMS = (2, SIZE // 2) if SIZE % 2 == 0 else (1, SIZE)
 NAMES = ("y", "x")
 
 pytestmark = [
-    pytest.mark.ranks(2),
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 
@@ -182,6 +181,7 @@ def test_some_axes_of_a_mesh(grid_of_mesh, is_checked, spread):
     np.testing.assert_array_equal(own, whole[row, columns][None])
 
 
+@pytest.mark.ranks(2)
 def test_what_is_refused(run, grid_of_mesh):
     plan = halo.Plan(grid_of_mesh, 1, shape=(4 * DIMS[0], 4 * DIMS[1]))
     x = np.ones((6, 6))

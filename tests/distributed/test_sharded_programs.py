@@ -54,7 +54,6 @@ IMAGINARY_STEP, REAL_STEP = 1e-30, 2e-6
 TOLERANCES = {"float64": 1e-9, "float32": 5e-3}
 
 pytestmark = [
-    pytest.mark.ranks(2),
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
 ]
 

@@ -70,6 +70,23 @@ def test_values(fields, name, is_checked):
     np.testing.assert_array_equal(actual, call(fields.plan, jnp.asarray(fields.own)))
 
 
+def test_blocks(mesh):
+    """A point has two rows on a mesh, too."""
+    ids = (np.arange(4) + 3 * RANK) % (3 * SIZE)
+    comm = mpi4jax.axis_comm(mesh, "i")
+    plan = Plan.from_global(ids, np.arange(4) < 3, comm=comm).blocked(2)
+    on_mesh = plan.on_mesh(mesh, "i")
+    assert on_mesh.size == plan.size == 8
+    x = np.arange(8.0) + 10 * RANK
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+    program = jax.jit(jax.shard_map(lambda plan, x: plan.update(x), **specs))
+    result = program(on_mesh, on_mesh.spread(x)).addressable_data(0)
+    np.testing.assert_array_equal(result, plan.update(x))
+    np.testing.assert_array_equal(on_mesh.owned.addressable_data(0), plan.owned)
+    with pytest.raises(ValueError, match=r"got an array of shape \(\) for `fields`"):
+        on_mesh.spread(3.0)
+
+
 def test_among_collectives(fields, is_checked):
     """In a loop with a sum over the mesh, started and finished."""
 

@@ -32,13 +32,14 @@ def test_graphs_are_made():
     assert "kCommandBuffer" in program.thunks
 
 
-@pytest.mark.skipif(RANK > 0, reason="the table is of rank 0, and some programs differ")
 @every_example
 def test_work_of_the_gpu(name):
     """A lost alias shows as a copy, and a slice that is cut out as a kernel."""
     example = EXAMPLES[name]
+    # All ranks compile it: communicators are numbered when they are first used.
     program = gpu.compile_for_gpu(example.function, *example.operands)
-    assert (program.copies(), program.kernels()) == example.work[HAS_SLICES]
+    if RANK == 0:  # The table is of rank 0, and some programs differ.
+        assert (program.copies(), program.kernels()) == example.work[HAS_SLICES]
 
 
 @pytest.mark.parametrize("name", ["allreduce", "bcast", "exscan", "reduce", "scan"])

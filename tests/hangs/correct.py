@@ -68,6 +68,11 @@ def load() -> Loaded:
     from mpi4jax import notoken
 
     world = MPI.COMM_WORLD
+    if sys.argv[2:]:  # a form of communicators
+        sys.path.append(str(Path(__file__).parent))
+        import forms
+
+        world = forms.put_in_place(sys.argv[2])
     loaded = Loaded(jax, jnp, np, MPI, notoken, mpi4jax, world, world.Get_rank())
     # The ranks ask each other from here on.
     notoken.barrier()
@@ -816,6 +821,43 @@ def checked_and_slow() -> None:
         time.sleep(SLOW)
     p.mpi.allreduce(p.jnp.ones(2), p.MPI.SUM, comm=comm)
     p.mpi.sendrecv(p.jnp.ones(2), p.jnp.ones(2), 1 - p.rank, 1 - p.rank)
+
+
+@program(ranks=3)
+def communicators_made_in_a_loop() -> None:
+    """Two ranks make communicators by mpi4py, again and again, and another one waits."""
+    p = load()
+    pair = p.world.Split(p.rank // 2, p.rank)
+    p.mpi.barrier(comm=pair)
+    if p.rank == 2:
+        p.mpi.recv(p.jnp.ones(2), 0, comm=p.world)
+        return
+    # Both end after the same number.
+    begin = time.monotonic()
+    while pair.bcast(time.monotonic() - begin < SLOW):
+        for _ in range(100):
+            pair.Dup().Free()
+    if p.rank == 0:
+        p.mpi.send(p.jnp.ones(2), 2, comm=p.world)
+
+
+@program()
+def communicator_that_a_thread_makes() -> None:
+    """Rank 0 makes a communicator, for which a thread of rank 1 comes late."""
+    p = load()
+    x = p.jnp.ones(2)
+    if p.rank == 0:
+        p.world.Dup()
+        p.mpi.send(x, 1, comm=p.world)
+    else:
+
+        def late() -> None:
+            time.sleep(SLOW)
+            p.world.Dup()
+
+        thread = in_thread(late)
+        p.mpi.recv(x, 0, comm=p.world)
+        thread.join()
 
 
 @program(ranks=3)

@@ -6,8 +6,10 @@ stands for what differs from run to run.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import correct
+import forms
 import processes
 import pytest
 
@@ -94,18 +97,21 @@ HANGS = {
     "in_mpi4py": Hang(2, DEADLOCK, TIMEOUT),
     "perhaps_a_deadlock": Hang(2, DEADLOCK, TIMEOUT),
     "interrupted": Hang(2, INTERRUPTED),
-    # Ranks that ask each other, or do not.
-    "own_communicators": Hang(2, DEADLOCK, TIMEOUT),
-    "own_communicators_watched": Hang(2, DEADLOCK),
-    # Ranks that are not in touch yet.
-    "first_call": Hang(2, DEADLOCK, TIMEOUT),
+    # Nothing on the default communicator.
+    "own_communicators": Hang(2, DEADLOCK),
+    "halo_missing": Hang(2, DEADLOCK),
+    "rows_missing": Hang(2, DEADLOCK),
+    # What all ranks have to do together.
+    "first_call": Hang(2, DEADLOCK),
     "first_call_late": Hang(2, 0, SLOW),
-    "first_watch": Hang(2, DEADLOCK, TIMEOUT),
+    "exception_first": Hang(3, 1),
+    "plan_on_one_rank": Hang(2, DEADLOCK),
+    "grid_on_one_rank": Hang(2, DEADLOCK),
     # Programs in a `shard_map`.
     "sharded_recv": Hang(2, DEADLOCK),
     "sharded_exchange": Hang(2, DEADLOCK),
     "sharded_branches": Hang(2, DEADLOCK),
-    "sharded_first": Hang(2, DEADLOCK, TIMEOUT),
+    "sharded_first": Hang(2, DEADLOCK),
     "sharded_again": Hang(2, DEADLOCK),
     "sharded_short_message": Hang(2, DEADLOCK, CHECK),
     # What MPI takes without a word.
@@ -126,37 +132,47 @@ def test_every_program_is_run():
     assert {path.stem for path in PROGRAMS.glob("*.py")} == set(HANGS)
 
 
-def run_hang(name, **environ):
+def run_hang(name, form=None, **environ):
     ranks, _, settings = HANGS[name]
     environ = {**ENVIRON, **settings, **environ}
-    return processes.run(
-        "-P", f"{name}.py", ranks=ranks, cwd=PROGRAMS, timeout=LIMIT, **environ
-    )
+    command = ["-P", f"{name}.py"]
+    if form is not None:
+        command[1:] = [Path(forms.__file__), form, *command[1:]]
+        ranks *= forms.FORMS[form]
+    return processes.run(*command, ranks=ranks, cwd=PROGRAMS, timeout=LIMIT, **environ)
 
 
-def run_correct(name):
+def run_correct(name, form=None):
     _, ranks, _, settings = correct.PROGRAMS[name]
     environ = {**ENVIRON, "MPI4JAX_HANG_REPORT": "1", **settings}
-    path = Path(correct.__file__)
-    return processes.run("-P", path, name, ranks=ranks, timeout=LIMIT, **environ)
+    command = ["-P", Path(correct.__file__), name]
+    if form is not None:
+        command.append(form)
+        ranks *= forms.FORMS[form]
+    return processes.run(*command, ranks=ranks, timeout=LIMIT, **environ)
 
 
 @pytest.fixture(scope="session")
 def runs(request):
     """The outcomes of the programs of the chosen tests: two of them run at once."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
-    params = [call.params for call in calls if call]
-    names = [each["name"] for each in params if "name" in each]
     pool = ThreadPoolExecutor(2)
-    runs = {name: pool.submit(run_hang, name) for name in names if can_run(name)}
-    names = [each["program"] for each in params if "program" in each]
-    yield runs | {name: pool.submit(run_correct, name) for name in names}
+    runs = {}
+    for params in (call.params for call in calls if call):
+        form = params.get("form")
+        if "name" in params and can_run(params["name"], form):
+            name = params["name"]
+            runs[name, form] = pool.submit(run_hang, name, form)
+        elif "program" in params:
+            name = params["program"]
+            runs[name, form] = pool.submit(run_correct, name, form)
+    yield runs
     pool.shutdown(cancel_futures=True)
 
 
-def can_run(name):
+def can_run(name, form=None):
     """Whether the MPI is one for so many ranks on few cores."""
-    return HANGS[name].ranks <= 4 or is_mpich()
+    return HANGS[name].ranks * forms.FORMS.get(form, 1) <= 4 or is_mpich()
 
 
 def is_mpich():
@@ -175,16 +191,58 @@ def reports_of(name):
 def test_what_is_reported(runs, name):
     if not can_run(name):
         pytest.skip("more ranks than this MPI takes on few cores")
-    done = runs[name].result()
+    done = runs[name, None].result()
     code = HANGS[name].code
-    # MPICH's mpiexec gives 9 where it kills a rank before it has heard of the abort.
-    codes = {code, 9} if code else {code}
-    assert done.returncode in codes or (code is None and done.returncode), done.stderr
+    check_code(done, code)
     reports = reports_of(name)
     assert re.search(".*".join(reports), done.stderr, re.DOTALL), done.stderr
     if not reports or code == 0:
         # Nothing is said that is not expected, and nothing twice.
         assert done.stderr.count("mpi4jax: ") == len(reports), done.stderr
+
+
+def check_code(done, code):
+    # MPICH's mpiexec gives 9 where it kills a rank before it has heard of the abort. Open
+    # MPI's may crash while it ends the others.
+    codes = {code, 9, -signal.SIGSEGV} if code else {code}
+    assert done.returncode in codes or (code is None and done.returncode), done.stderr
+
+
+def in_forms(names, excluded):
+    """Each program in one of the forms, or in all of them."""
+    names = [name for name in names if name not in excluded]
+    pairs = list(itertools.product(names, forms.FORMS))
+    if "ALL_FORMS" in os.environ:
+        return pairs
+    # Another one for each of the programs that follow each other.
+    return pairs[:: len(forms.FORMS) + 1]
+
+
+#: About the default communicator, or about communicators of their own, of which some can't
+#: be told from copies of one that Split has made.
+NO_FORMS = (
+    "first_call",
+    "first_call_late",
+    "exception_first",
+    "own_communicators",
+    "two_communicators",
+    "checked_on_one_rank",
+    # What ends there is not the program's own file.
+    "raise_system_exit",
+    *(name for name in HANGS if name.startswith("sharded_")),
+)
+
+
+@pytest.mark.parametrize(("name", "form"), in_forms(HANGS, NO_FORMS))
+def test_what_is_reported_on_other_communicators(runs, name, form):
+    """Fails if a hang does not end, or without its lines, on another communicator."""
+    if not can_run(name, form):
+        pytest.skip("more ranks than this MPI takes on few cores")
+    done = runs[name, form].result()
+    check_code(done, HANGS[name].code)
+    expected = "".join(text.read_text() for text in PROGRAMS.glob(f"{name}.txt"))
+    for line in re.findall(r"\w+\.py:\d+|this is a deadlock", expected):
+        assert line in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(
@@ -231,7 +289,26 @@ def test_a_deadlock_that_is_left_alone(environ, report):
 @pytest.mark.parametrize("program", correct.PROGRAMS)
 def test_a_correct_program_is_not_ended(runs, program):
     """Fails if slow is taken for stuck, whatever a rank waits for."""
-    done = runs[program].result()
+    check_correct(program, runs[program, None].result())
+
+
+#: Those that make the default communicator, or take the ranks in COMM_WORLD for theirs.
+NO_FORMS_OF_CORRECT = (
+    "shared_default_communicator",
+    "sharded_program_dispatched",
+    "save_at_exit",
+    "messages_at_exit",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "form"), in_forms(correct.PROGRAMS, NO_FORMS_OF_CORRECT)
+)
+def test_a_correct_program_is_not_ended_on_other_communicators(runs, program, form):
+    check_correct(program, runs[program, form].result())
+
+
+def check_correct(program, done):
     assert done.returncode == correct.PROGRAMS[program].code, done.stderr
     # One of them ends in a deadlock, after what it has to do.
     if program == "save_at_exit":
@@ -239,7 +316,7 @@ def test_a_correct_program_is_not_ended(runs, program):
     elif program == "message_of_a_library":
         # What can be seen is a deadlock. It is announced, and withdrawn.
         announced = "this is a deadlock: ending all ranks in 4 s unless something moves\n"
-        withdrawn = "mpi4jax: something moved on rank 0: nothing is ended\n"
+        withdrawn = r"mpi4jax: something moved on rank \d: nothing is ended\n"
         assert re.search(f"{announced}.*{withdrawn}", done.stderr, re.DOTALL), done.stderr
         assert "with exit code" not in done.stderr, done.stderr
     else:
@@ -254,5 +331,5 @@ def test_ends_while_calls_are_recorded(tmp_path, hang, setting):
     """A rank that ends waits for the others, to tell them what it did, and they for it."""
     value = {"MPI4JAX_PROFILE": "1", "MPI4JAX_TRACE": str(tmp_path)}[setting]
     done = run_hang(hang, **{setting: value})
-    assert done.returncode in {HANGS[hang].code, 9}, done.stderr
+    check_code(done, HANGS[hang].code)
     assert "this is a deadlock: ending all ranks" in done.stderr

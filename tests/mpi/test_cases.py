@@ -25,6 +25,7 @@ FILES = {
     "properties/test_logging": {},
     "test_operations": {},
     "properties/test_order": {},
+    "properties/test_plans": {},
     "features/test_tree": {},
     "properties/test_types": {"barrier": "moves nothing of any type"},
     "properties/test_vmap": {},

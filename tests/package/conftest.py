@@ -12,6 +12,8 @@ import pytest
 
 import mpi4jax
 
+pytest_plugins = ["sample"]
+
 
 def path_of(name):
     if name not in os.environ:

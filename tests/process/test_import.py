@@ -94,6 +94,37 @@ def test_version(launch):
     assert done.stdout.strip() == importlib.metadata.version("mpi4jax")
 
 
+def test_every_public_module_is_an_attribute(launch):
+    """After `import mpi4jax` alone, and `dir()` lists those of the top level."""
+    done = launch(
+        """
+        import pkgutil, sys
+        import mpi4jax
+
+        def check(package):
+            # Apart from packages that lend others their modules.
+            if package.__path__[0].endswith("_src/collective_ops"):
+                return
+            for info in pkgutil.iter_modules(package.__path__):
+                if info.name[0] != "_" and info.name != "examples":
+                    module = getattr(package, info.name)
+                    assert module is sys.modules[f"{package.__name__}.{info.name}"]
+                    assert package is not mpi4jax or info.name in dir(mpi4jax), info
+                    print(module.__name__.removeprefix("mpi4jax."))
+                    if info.ispkg:
+                        check(module)
+
+        check(mpi4jax)
+        """,
+        ranks=0,
+    )
+    names = done.stdout.split()
+    assert {"halo", "fft", "pencil", "unstructured", "experimental.notoken"} <= {*names}, (
+        done.stderr
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "value", "of"),
     [
@@ -120,9 +151,7 @@ def test_limits_that_are_never_reached(launch, seconds):
     done = launch(
         """
         import jax.numpy as jnp, mpi4jax
-        from mpi4jax import diagnostics
         from mpi4py import MPI
-        diagnostics.watch()
         print(*mpi4jax.allreduce(jnp.ones(1), op=MPI.SUM))
         """,
         MPI4JAX_API="notoken",

@@ -5,16 +5,14 @@ import sys
 
 import pytest
 
-NAMES = {"mpi4jax-watch", "mpi4jax-trace", "mpi4jax-progres"}
+NAMES = {"mpi4jax-watch", "mpi4jax-receive", "mpi4jax-trace", "mpi4jax-progres"}
 
 PROGRAM = f"""
     import time
     from contextlib import suppress
     from pathlib import Path
     import jax.numpy as jnp, mpi4jax
-    from mpi4jax import diagnostics
 
-    diagnostics.watch()
     request = mpi4jax.isendrecv(jnp.ones(1), jnp.ones(1), 0, 0)
     threads = {{}}
     while not {NAMES} <= set(threads):  # a new thread gives itself its name
@@ -48,7 +46,6 @@ def test_signals_go_to_the_threads_of_the_program(launch, tmp_path):
     [
         "mpi.allreduce(x, op=MPI.SUM)",
         "jax.jit(lambda x: mpi.allreduce(x, op=MPI.SUM))(x)",
-        "mpi4jax.diagnostics.watch()",
     ],
 )
 def test_communicators_are_made_after_programs_in_flight(launch, call):

@@ -1,1 +1,1 @@
-"""The types and checks of arguments, and MPI's data type for each dtype."""
+"""Types and checks of arguments, and the MPI data type of each dtype."""

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..xla.jax_compat import Tracer
 from .dtypes import check_dtype
 from .types import ArrayLike, Unchecked
 
-#: What JAX takes as an array.
+#: The types that JAX accepts as arrays.
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
-#: The types of which every instance can be sent or is refused by JAX whenever it is passed.
-#: Types of arrays are added as they are met.
+#: Types whose instances need no check of ours: each can be sent, or JAX refuses it in every
+#: call. Array types are added as they appear.
 PLAIN_TYPES: set[type] = {bool, int, float, complex}
 
 TRACER_HINT = (
@@ -27,10 +28,10 @@ TRACER_HINT = (
 
 
 def array(function: str, argument: str, value: object) -> ArrayLike:
-    """An argument that has to be an array, as JAX takes it.
+    """Check that an argument is an array or a number, and return it as JAX accepts it.
 
-    Compiled programs that have been called before take NumPy's arrays by their memory,
-    whatever is in it, so each of these is looked at each time.
+    The dtype of each NumPy array is checked in every call: a compiled program that has been
+    called before reads the memory of NumPy arrays without looking at what is in it.
     """
     if type(value) is np.ndarray:
         check_dtype(function, argument, value.dtype)
@@ -56,15 +57,33 @@ def array(function: str, argument: str, value: object) -> ArrayLike:
     reject(function, argument, "an array or a number", value)
 
 
+def array_of_others(
+    function: str, argument: str, value: object
+) -> ArrayLike | jax.ShapeDtypeStruct:
+    """Check that an argument is an array that can be sent, or the type of such an array."""
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        value = array(function, argument, value)
+    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
+    check_dtype(function, argument, dtype)
+    return value
+
+
+def jax_array(function: str, argument: str, value: object) -> jax.Array:
+    """Check that an argument is an array that can be sent, and return it as a JAX array."""
+    x = jnp.asarray(array(function, argument, value))
+    check_dtype(function, argument, x.dtype)
+    return x
+
+
 def accepts(value: object, expected: type) -> bool:
-    """Whether a value is of a type. NumPy's abstract types stand for Python's, too."""
+    """Whether a value is of a type. NumPy's abstract types include Python's numbers."""
     if issubclass(expected, np.generic):
         return bool(np.issubdtype(type(value), expected))  # np.integer is not for bool
     return isinstance(value, expected)
 
 
-def in_words(value: object) -> str:
-    """A value in a text: simple ones as they are written, others by what they are."""
+def describe(value: object) -> str:
+    """Describe a value for an error: simple values literally, others by kind and type."""
     if isinstance(value, (jax.Array, np.ndarray)):
         kind = "a traced array" if isinstance(value, Tracer) else "an array"
         return f"{kind} of type {value.dtype} and shape {value.shape}"
@@ -82,19 +101,19 @@ def reject(
 ) -> NoReturn:
     """Raise the TypeError for an argument of the wrong type.
 
-    It says what was expected, and a hint may say more.
+    Its text says what was expected, followed by the hint.
     """
     if hint:
         hint = f". {hint}"
     elif isinstance(value, Tracer):
         hint = f"\n\n{TRACER_HINT}"
     raise TypeError(
-        f"{function}: `{argument}` must be {expected}, not {in_words(value)}{hint}"
+        f"{function}: `{argument}` must be {expected}, not {describe(value)}{hint}"
     )
 
 
 def check_callable(function: str, argument: str, value: object, parameters: str) -> None:
-    """Raise TypeError if an argument is not one that can be called."""
+    """Raise TypeError if an argument is not callable."""
     if not callable(value):
         reject(function, argument, f"a function of {parameters}", value)
 
@@ -102,23 +121,23 @@ def check_callable(function: str, argument: str, value: object, parameters: str)
 def check(
     function: str, argument: str, types: tuple[type, ...], expected: str, value: object
 ) -> None:
-    """Raise TypeError if an argument of `function` is not of one of these types.
+    """Raise TypeError unless an argument of `function` has one of the types.
 
-    The types are `expected` in words.
+    `expected` describes the types in the error.
     """
     if not any(accepts(value, each) for each in types):
         reject(function, argument, expected, value)
 
 
 def integer(function: str, argument: str, value: Unchecked) -> int:
-    """An argument that has to be an integer, of Python's or NumPy's, but no bool."""
+    """Check that an argument is an integer, not a bool, and return it as an int."""
     if type(value) is not int:
         check(function, argument, (np.integer,), "an integer", value)
     return int(value)
 
 
 def integers(function: str, argument: str, values: Unchecked) -> tuple[int, ...]:
-    """An argument that has to be a sequence of integers."""
+    """Check that an argument is a sequence of integers, and return a tuple."""
     if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
         reject(function, argument, "a sequence of integers", values)
     return tuple(integer(function, argument, value) for value in values)

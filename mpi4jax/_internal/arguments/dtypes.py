@@ -1,4 +1,4 @@
-"""The data types of arrays: what MPI has for them, and which operators take them."""
+"""Data types of arrays: their MPI data types, and the operators that accept them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mpi4jax import _core
 from ..xla.jax_compat import ShapedArray
 from .types import ArrayLike, DType, Shaped
 
-#: The MPI data type for each data type of XLA's (the codes are those of c_api.h). MPI has
-#: none for short floats: they travel as integers of their size.
+#: The MPI data type of each XLA data type, with the code of XLA's type in c_api.h. MPI has
+#: no type for short floats, which travel as integers of the same size.
 DATATYPES = {
     "bool": (1, "C_BOOL"),
     "int8": (2, "INT8_T"),
@@ -40,8 +40,9 @@ DATATYPES = {
     "float8_e8m0fnu": (33, "UINT8_T"),
 }
 
-#: The types with less than a byte for an element, of which XLA packs several into one, and
-#: those that they are converted to for the journey, as MPI can't address parts of bytes.
+#: Carrier type of each type whose elements are smaller than a byte. XLA packs several of
+#: these elements into one byte, and MPI can't address parts of bytes, so arrays of such a
+#: type are converted to the carrier type to be sent.
 CARRIERS = {
     "int2": "int8",
     "int4": "int8",
@@ -50,7 +51,7 @@ CARRIERS = {
     "float4_e2m1fn": "float8_e4m3fn",
 }
 
-#: The reduction operators that MPI defines, in the order of their numbers.
+#: Names of MPI's predefined reduction operators, in the order of their numbers.
 OPERATORS = _core.OPERATORS
 
 SUM = OPERATORS.index("SUM")
@@ -59,7 +60,7 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _REALS = (*_INTEGERS, "float16", "bfloat16", "float32", "float64")
 _NUMBERS = (*_REALS, "complex64", "complex128")
 
-#: The types of the arrays that an operator takes (MPI-4.1 §6.9.2).
+#: The dtypes that each operator accepts (MPI-4.1 §6.9.2).
 _REDUCED = {
     **dict.fromkeys(["SUM", "PROD"], _NUMBERS),
     **dict.fromkeys(["MAX", "MIN"], _REALS),
@@ -68,7 +69,7 @@ _REDUCED = {
 }
 
 
-#: All types of arrays that can be sent.
+#: The dtypes of all arrays that can be sent.
 _SENT = {np.dtype(name): name for name in (*DATATYPES, *CARRIERS)}
 
 
@@ -92,9 +93,9 @@ def check_dtype(function: str, argument: str, dtype: DType) -> None:
 
 
 def check_reduction(function: str, argument: str, op_number: int, dtype: DType) -> None:
-    """Raise TypeError if an operator of MPI's is not for arrays of this type."""
+    """Raise TypeError if a predefined operator does not accept arrays of this type."""
     if op_number >= len(OPERATORS):
-        return  # A user-made operator takes what its maker says.
+        return  # The dtypes of a user-made operator are up to the user.
     allowed = _REDUCED.get(OPERATORS[op_number], ())
     if str(dtype) not in allowed:
         supported = (
@@ -112,18 +113,18 @@ def avals_of(arrays: Iterable[Shaped]) -> list[ShapedArray]:
 
 
 def has_carrier(x: Shaped) -> bool:
-    """Whether an array travels as another type."""
+    """Whether an array is converted to a carrier type to be sent."""
     return str(x.dtype) in CARRIERS
 
 
 def carrier_aval(aval: ShapedArray) -> ShapedArray:
-    """The abstract value of an array on its journey."""
+    """The abstract value of an array as it is sent: with its carrier type, if any."""
     carrier = CARRIERS.get(str(aval.dtype))
     return aval if carrier is None else ShapedArray(aval.shape, np.dtype(carrier))
 
 
 def identity(op_number: int, dtype: DType) -> ArrayLike:
-    """The identity of an operator: zero if it is unknown."""
+    """The identity element of an operator: zero if it is unknown."""
     name = OPERATORS[op_number] if op_number < len(OPERATORS) else ""
     if name in ("PROD", "LAND"):
         return 1

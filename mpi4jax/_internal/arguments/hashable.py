@@ -1,4 +1,4 @@
-"""MPI objects by their handles: as numbers, and as static arguments of `jax.jit`."""
+"""Handles of MPI objects: as integers, and as static arguments of `jax.jit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def handle(obj: object) -> int:
-    """The handle of an MPI object as an unsigned number of pointer size."""
+    """The handle of an MPI object, as an unsigned integer of pointer size."""
     return int(MPI._handleof(obj)) & (2**64 - 1)
 
 
@@ -23,7 +23,7 @@ class HashableMPIType(Generic[T]):
     def _key(self) -> tuple[type, int]:
         obj: object = self.wrapped
         if isinstance(obj, MPI.Status):
-            # A status has no handle: it is the memory that it is.
+            # A status has no handle, and is identified by its address.
             return MPI.Status, MPI._addressof(obj)
         return type(obj), MPI._handleof(obj)
 

@@ -1,4 +1,4 @@
-"""The types that public signatures are made of."""
+"""Types in public signatures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = [
 
 #: A tree of arrays.
 T = TypeVar("T")
-#: A tree of anything, where nothing is known of it: all objects are trees for JAX.
+#: A tree whose leaves may be anything. To JAX, every object is a tree.
 PyTree: TypeAlias = Any
-#: An argument that may be anything until it is checked.
+#: An argument that is not yet checked, and may be anything.
 Unchecked: TypeAlias = Any
 #: The data type of an array.
 DType: TypeAlias = np.dtype[Any]
@@ -45,9 +45,9 @@ Op: TypeAlias = MPI.Op | HashableMPIType[MPI.Op]
 Status: TypeAlias = MPI.Status | HashableMPIType[MPI.Status] | None
 #: A tag, or a rank that is known before the program runs.
 Integer: TypeAlias = int | np.integer[Any]
-#: A rank, which the program may compute.
+#: A rank: an integer, or an array that the program computes.
 Rank: TypeAlias = int | np.integer[Any] | Array
-#: A number that is no array.
+#: A number that is not an array.
 Scalar: TypeAlias = np.bool_ | np.number[Any] | bool | int | float | complex
 #: A number for each process.
 Counts: TypeAlias = Sequence[Integer] | np.ndarray[Any, np.dtype[np.integer[Any]]]
@@ -58,7 +58,7 @@ RankTree: TypeAlias = Union[  # noqa: UP007
 
 
 class Shaped(Protocol):
-    """An array of JAX's or NumPy's, or the type of one."""
+    """An array of JAX or NumPy, or the type of one."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -67,6 +67,6 @@ class Shaped(Protocol):
 
 
 class Token(Protocol):
-    """A token of mpi4jax, or one that JAX has made."""
+    """A token of mpi4jax, or a token made by JAX."""
 
     def block_until_ready(self) -> object: ...

@@ -1,4 +1,4 @@
-"""JAX's own collectives over MPI: what has to be set before JAX is used."""
+"""Setup of JAX's own collectives over MPI, before JAX is used."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from ..xla.jax_compat import (
 from . import coordinator
 
 _NAME = "mpi4jax.distributed.initialize"
-#: The variable that names the library of an MPI to the MPItrampoline that jaxlib has.
+#: The variable that names the library of an MPI to jaxlib's MPItrampoline.
 _LIBRARY = "MPITRAMPOLINE_LIB"
 
-#: The communicator of JAX's collectives. Others would mix up its messages with theirs.
+#: The communicator of JAX's collectives, which no other messages use.
 _comm: MPI.Intracomm | None = None
 
 
 def initialize(comm: MPI.Intracomm | None = None) -> None:
     """Connect the JAX of all processes, with collectives that use MPI.
 
-    All processes of the communicator have to call it, before they use JAX. Afterwards,
-    ``jax.devices()`` contains the devices of all processes, in the order of their ranks,
-    arrays can be sharded over them, and JAX's collectives (of ``psum``, resharding, matrix
-    products) use the MPI of mpi4py. On GPUs they use NCCL, and each process takes one GPU
-    of its node.
+    All processes of the communicator have to call this function before they use JAX.
+    Afterwards, ``jax.devices()`` contains the devices of all processes in the order of
+    their ranks, arrays can be sharded over these devices, and JAX's collectives (of
+    ``psum``, resharding, matrix products) use the MPI of mpi4py. On GPUs the collectives
+    use NCCL, and each process takes one GPU of its node.
 
     Arguments:
         comm: The communicator of the processes (defaults to ``COMM_WORLD``). The rank in
-            it is JAX's ``process_index``.
+            this communicator is JAX's ``process_index``.
 
     Raises:
-        RuntimeError: if it is called twice, after JAX has created its devices, with several
-            CPU devices in a process, or with an MPI that was not initialised with
-            ``THREAD_MULTIPLE``. All processes raise it.
+        RuntimeError: if this function is called twice, after JAX has created its devices,
+            with several CPU devices in a process, or with an MPI that was not initialised
+            with ``THREAD_MULTIPLE``. All processes raise this error.
 
     """
     global _comm
@@ -59,7 +59,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
     _comm = comm.Dup()
     is_world = comm.Get_size() == MPI.COMM_WORLD.Get_size()
     if is_world:
-        startup.connect()
+        startup.agree()
     serve_jax(_comm)
     connect(_comm, "mpi")
     meshes.set_world_ranks(members_of(comm))
@@ -67,7 +67,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
 
 
 def _problem() -> str | None:
-    """Why this process can't go on, if it can't."""
+    """Reason why this process can't be connected, None if it can."""
     if _comm is not None:
         return f"{_NAME}() was called before"
     if jax.distributed.is_initialized():
@@ -92,7 +92,7 @@ def _problem() -> str | None:
 
 
 def _several_devices() -> str | None:
-    """The setting that makes XLA's CPU several devices, if there is one and JAX uses it."""
+    """The setting that divides the CPU into several devices, if any and if JAX uses it."""
     if _core.device_count() > 0:
         return None
     settings: Settings = jax.config
@@ -105,7 +105,7 @@ def _several_devices() -> str | None:
 
 
 def _agree(comm: MPI.Intracomm, problem: str | None) -> None:
-    """Raise on all ranks if one of them has a problem: the others would wait for it."""
+    """Raise on all ranks if one of them has a problem, as the others would wait for it."""
     problems = comm.allgather(problem)
     for rank, problem in enumerate(problems):
         if problem is not None:
@@ -114,8 +114,8 @@ def _agree(comm: MPI.Intracomm, problem: str | None) -> None:
 
 
 def serve_jax(comm: MPI.Intracomm) -> None:
-    """Have JAX's collectives find the MPI of this process, with `comm` as their world."""
-    # mpi4py lacks some types of Fortran's, which JAX does not use.
+    """Connect JAX's collectives to the MPI of this process, with `comm` as their world."""
+    # mpi4py lacks some Fortran types, which JAX does not use.
     names = [name.replace("2INT", "TWOINT") for name in _core.JAX_HANDLES]
     objects = [
         comm if name == "COMM_WORLD" else getattr(MPI, name, MPI.DATATYPE_NULL)
@@ -125,7 +125,7 @@ def serve_jax(comm: MPI.Intracomm) -> None:
     handles = list(map(handle, objects))
     _core.serve_jax(handles, members, rank, DEVICE_BYTES, VERSIONS, _owners)
     if os.environ.get(_LIBRARY):
-        return  # jaxlib has opened it, and was told to use another one if it is not ours
+        return  # jaxlib has opened this library, ours or another one that the user chose
     os.environ[_LIBRARY] = str(Path(_core.__file__).resolve())
     try:
         _core.start_trampoline(JAXLIB_LIBRARY)
@@ -135,20 +135,20 @@ def serve_jax(comm: MPI.Intracomm) -> None:
             f"itself: set {_LIBRARY}={os.environ[_LIBRARY]} where the program is started"
         ) from None
     finally:
-        # It is for this process: others may have another MPI.
+        # The variable is for this process only: a child process may have another MPI.
         del os.environ[_LIBRARY]
 
 
 def _owners() -> dict[int, int]:
-    """The process that each device of XLA's CPU belongs to."""
+    """The process of each CPU device of XLA's."""
     return {device.id: device.process_index for device in jax.devices("cpu")}
 
 
 def connect(comm: MPI.Intracomm, collectives: str) -> None:
-    """Have JAX's processes find each other, and exchange what they compute in this way."""
-    # XLA runs programs that exchange data one after another, and beside them others, with
-    # our operations. Bound to one core, it would have one thread for both, and a program
-    # that waits for other processes would keep the program from running that they wait for.
+    """Connect JAX's processes, which exchange data by these collectives."""
+    # XLA runs programs with its collectives one after another, and programs with our
+    # operations beside them. Bound to one core, XLA would have one thread for both, and a
+    # program that waits for other processes would block the program they wait for.
     if cores.allowed() < 2 and not any(map(os.environ.get, cores.XLA_THREADS)):
         os.environ[cores.XLA_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
@@ -164,7 +164,7 @@ def connect(comm: MPI.Intracomm, collectives: str) -> None:
 
 
 def _own_devices(comm: MPI.Intracomm) -> list[int] | None:
-    """The GPU of this process, among those of the node; None if that has none."""
+    """The index of this process's GPU on its node, None if the node has none."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     rank = node.Get_rank()
     node.Free()

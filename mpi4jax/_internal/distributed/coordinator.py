@@ -1,4 +1,4 @@
-"""Where JAX's coordinator listens: an address that all processes reach, and a free port."""
+"""Address of JAX's coordinator: an address that all processes reach, and a free port."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 
 from mpi4py import MPI
 
-#: Linux's request for the IPv4 address of an interface (netdevice(7)), and where in the
-#: answer it stands.
+#: Linux's request for the IPv4 address of an interface (netdevice(7)), and the position of
+#: the address in the answer.
 _SIOCGIFADDR = 0x8915
 _ADDRESS = slice(20, 24)
-#: Seconds for a connection. Only a firewall makes a process wait for so long.
+#: Timeout of a connection in seconds. Only a firewall makes a process wait that long.
 _PATIENCE = 5.0
 _LOOPBACK = "127.0.0.1"
 
 
 def find(comm: MPI.Intracomm) -> str:
-    """An address and a port of rank 0's that all ranks reach. All of them call this."""
+    """An address and a port of rank 0 that all ranks reach. All ranks call this."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     is_one_node = comm.allreduce(node.Get_size() == comm.Get_size(), MPI.LAND)
     node.Free()
@@ -45,12 +45,12 @@ def find(comm: MPI.Intracomm) -> str:
 
 
 def _own_addresses() -> list[str]:
-    """The addresses of this machine but for the loopback, by interface."""
+    """The addresses of this machine's interfaces, except for the loopback."""
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):  # it has no such address
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
                 addresses.append(socket.inet_ntoa(answer[_ADDRESS]))
     return [address for address in addresses if not address.startswith("127.")]
@@ -58,7 +58,7 @@ def _own_addresses() -> list[str]:
 
 @contextlib.contextmanager
 def _answering(secret: bytes) -> Iterator[int]:
-    """Answer all connections with the secret. Gives the port."""
+    """Answer all connections to the yielded port with the secret."""
     with socket.create_server(("", 0), backlog=socket.SOMAXCONN) as server:
 
         def answer() -> None:
@@ -78,7 +78,7 @@ def _answering(secret: bytes) -> Iterator[int]:
 
 
 def _reaches(address: str, port: int, secret: bytes) -> bool:
-    """Whether rank 0 answers there, and not another machine with the same address."""
+    """Whether rank 0 answers at an address, not another machine with the same address."""
     try:
         with socket.create_connection((address, port), timeout=_PATIENCE) as connection:
             return connection.recv(len(secret), socket.MSG_WAITALL) == secret

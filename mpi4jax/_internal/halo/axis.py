@@ -29,7 +29,7 @@ class Axis(NamedTuple):
     cells: int | None
 
     def part(self, coordinate: int, cells: int) -> range:
-        """The cells of a process, of so many in all: the first processes have one more."""
+        """Cells of a process, of `cells` in all: the first processes have one more."""
         return part_of(cells, self.processes, coordinate)
 
     def own_part(self) -> range:

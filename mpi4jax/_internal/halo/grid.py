@@ -51,22 +51,23 @@ class Grid(NamedTuple):
     @classmethod
     def of_mesh(
         cls,
-        mesh: jax.sharding.Mesh,
+        function: str,
+        mesh: Unchecked,
         names: str | Sequence[Hashable] | None,
         periods: Sequence[bool] | None,
     ) -> Grid:
         """The grid of some axes of a mesh, or of all."""
-        names = names_of(mesh, names)
+        names = names_of(function, mesh, names)
         comm = axis_comm(mesh, names)
         dims = tuple(mesh.shape[name] for name in names)
         if periods is None:
             periods = [False] * len(names)
         if isinstance(periods, str) or not isinstance(periods, Sequence):
-            reject("halo.Plan", "periods", "a sequence of booleans", periods)
+            reject(function, "periods", "a sequence of booleans", periods)
         if len(periods) != len(names):
             raise ValueError(
-                f"halo.Plan got {list(periods)} for argument `periods`, expected a boolean "
-                f"for each of the axes {list(names)}"
+                f"{function} got {list(periods)} for argument `periods`, expected a "
+                f"boolean for each of the axes {list(names)}"
             )
         return cls(comm, dims, tuple(map(bool, periods)), coordinates=None, names=names)
 

@@ -5,40 +5,45 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar, overload
+from dataclasses import dataclass
+from typing import TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import array, check_callable, integer, integers, reject
-from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
+from ..arguments.checks import (
+    array_of_others,
+    check_callable,
+    integer,
+    integers,
+    jax_array,
+    reject,
+)
+from ..arguments.types import Array, DType, Integer, Scalar, Unchecked
+from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..mpi.plans import PlanBase
 from ..nonblocking.overlap import overlap
 from ..operations._arguments import known_root
-from ..operations._eager import on_own_devices, run_eagerly
-from ..xla import call_sites
-from ..xla.jax_compat import Tracer, trace_state_clean
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from . import slabs
 from .axis import Axis
 from .grid import Grid
 from .slabs import Direction, Extent, Extents, Geometry
-from .whole import FieldAxis, gather_field, scatter_field
+from .whole import FieldAxis, GatherCall, Leaf, ScatterCall, buffer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: A field in a tree: an array, or its type where another process has it.
-Leaf: TypeAlias = ArrayLike | jax.ShapeDtypeStruct
-
 #: How many points neighboring parts have in common, at most: n cells have n + 1 faces.
-MOST_SHARED = 1
+MAX_SHARED = 1
 
 
-class _Call(NamedTuple):
+@dataclass(frozen=True)
+class _Call(PlanCall):
     """A call of a plan: an eager one is a program of its own, for all plans alike."""
 
     communicator: Communicator
@@ -53,11 +58,8 @@ class _Call(NamedTuple):
     def call_in_program(self, leaves: list[Array], *numbers: Array) -> list[Array]:
         return self.step(self.geometry, leaves, numbers, self.extents, self.communicator)
 
-    def forwarded_operand(self) -> None:
-        return None
 
-
-class Plan:
+class Plan(PlanBase):
     """How the processes of a Cartesian communicator exchange ghost cells.
 
     Each process has a part of every field, with ghost cells around it: copies of cells of
@@ -88,6 +90,8 @@ class Plan:
     also be staggered: it has one more point than cells. The points at the ends of a part
     then also belong to the neighbors, which must have the same values there.
     """
+
+    _public_name = "halo.Plan"
 
     def __init__(
         self,
@@ -184,7 +188,7 @@ class Plan:
 
         """
         if during is None:
-            return self._on_leaves(slabs.exchange, fields)
+            return self._on_leaves("halo.Plan.exchange", slabs.exchange, fields)
         check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
@@ -202,7 +206,7 @@ class Plan:
             The fields, with the neighbors' ghost cells added.
 
         """
-        return self._on_leaves(slabs.accumulate, fields)
+        return self._on_leaves("halo.Plan.accumulate", slabs.accumulate, fields)
 
     def add_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
         """Put ghost cells around the own cells of all fields, and fill them.
@@ -215,17 +219,18 @@ class Plan:
             The fields with their ghost cells.
 
         """
-        leaves, structure = _flatten(fields)
-        padded = [self._pad("add_ghosts", name, x, fill_value) for name, x in leaves]
-        return self.exchange(structure.unflatten(padded))
+        function = "halo.Plan.add_ghosts"
+        tree = Tree("fields", fields)
+        padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
+        return self._on_leaves(function, slabs.exchange, tree.with_leaves(padded))
 
     @on_own_devices
     def strip_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
-        leaves, structure = _flatten(fields)
-        return structure.unflatten(
-            self._strip(jnp.asarray(x), self._extents("strip_ghosts", name, x))
-            for name, x in leaves
+        tree = Tree("fields", fields)
+        return tree.with_leaves(
+            self._strip(x, self._extents("strip_ghosts", name, x))
+            for name, x in tree.jax_arrays("halo.Plan.strip_ghosts")
         )
 
     @on_own_devices
@@ -243,29 +248,22 @@ class Plan:
             fill_value: The value of ghost cells at a non-periodic edge of the grid.
 
         """
-        handles.check_not_freed("halo.Plan.scatter", self._communicator)
+        function = "halo.Plan.scatter"
+        communicator = self._communicator_of(function)
         root = self._known_root("scatter", root)
-        leaves, structure = _flatten(fields)
-        axes = [self._whole_axes("scatter", name, x) for name, x in leaves]
-        has_fields = root is None or root == self._communicator.rank
-        # The values of others are not used. But JAX may differentiate tracers, or map over
-        # them, here as on root.
-        is_array = [has_fields or isinstance(x, Tracer) for _, x in leaves]
-
-        def scatter(arrays: list[Array]) -> list[Array]:
-            remaining = iter(arrays)
-            return [
-                scatter_field(
-                    next(remaining) if is_used else x, of_field, root, fill_value, self.comm
-                )
-                for (_, x), of_field, is_used in zip(leaves, axes, is_array, strict=True)
-            ]
-
-        if self.comm.Get_rank() == (root or 0):
-            for name, x in leaves:
+        tree, arrays, axes = Tree("fields", fields), [], []
+        own_rank = self.comm.Get_rank()
+        has_field = root in (None, own_rank)
+        for name, x in tree.named_leaves():
+            array = (jax_array if has_field else array_of_others)(function, name, x)
+            axes_of_field = self._whole_axes("scatter", name, array)
+            axes.append(axes_of_field)
+            arrays.append(array if has_field else buffer_of(x, axes_of_field))
+            if own_rank == (root or 0):
                 _warn_of_narrowing(name, x)
-        arrays = [jnp.asarray(x) for _, x in itertools.compress(leaves, is_array)]
-        return structure.unflatten(_jit_once(scatter)(arrays))
+        call = ScatterCall(communicator, tuple(axes), root)
+        parts = run_named(function, call, [arrays, jnp.asarray(fill_value)])
+        return tree.with_leaves(parts or [])
 
     @overload
     def gather(self, fields: T, *, root: None = None) -> T: ...
@@ -285,23 +283,20 @@ class Plan:
             The fields of the whole grid, or None on a process that does not get them.
 
         """
-        handles.check_not_freed("halo.Plan.gather", self._communicator)
+        function = "halo.Plan.gather"
+        communicator = self._communicator_of(function)
         self._check_shape("gather")
         root = self._known_root("gather", root)
-        leaves, structure = _flatten(fields)
-        extents = [self._extents("gather", name, x) for name, x in leaves]
-
-        def gather(arrays: list[Array]) -> list[Array | None]:
-            pairs = zip(arrays, extents, strict=True)
-            return [
-                gather_field(self._strip(x, e), self._part_axes(x, e), root, self.comm)
-                for x, e in pairs
-            ]
-
-        whole_fields = _jit_once(gather)([jnp.asarray(x) for _, x in leaves])
-        if root is not None and root != self._communicator.rank:
+        tree = Tree("fields", fields)
+        arrays, axes = [], []
+        for name, x in tree.jax_arrays(function):
+            arrays.append(x)
+            axes.append(self._part_axes(x, self._extents("gather", name, x)))
+        call = GatherCall(communicator, tuple(axes), root)
+        whole_fields = run_named(function, call, [arrays])
+        if root is not None and root != communicator.rank:
             return None
-        return structure.unflatten(whole_fields)
+        return tree.with_leaves(whole_fields or [])
 
     @property
     def offset(self) -> tuple[int | Array, ...]:
@@ -354,27 +349,27 @@ class Plan:
 
     # The arrays.
 
+    def _communicator_of(self, function: str) -> Communicator:
+        communicator = super()._communicator_of(function)
+        is_on_mesh = self._grid.names is not None
+        return handles.communicator(function, self.comm) if is_on_mesh else communicator
+
     @on_own_devices
-    def _on_leaves(self, step: slabs.Step, fields: T) -> T:
-        name = step.__name__
-        handles.check_not_freed(f"halo.Plan.{name}", self._communicator)
-        leaves, structure = _flatten(fields)
+    def _on_leaves(self, function: str, step: slabs.Step, fields: T) -> T:
+        name = function.rpartition(".")[2]
+        communicator = self._communicator_of(function)
+        tree = Tree("fields", fields)
         arrays, extents = [], []
-        for path, leaf in leaves:
-            arrays.append(jnp.asarray(array(f"halo.Plan.{name}", path, leaf)))
-            extents.append(self._extents(name, path, leaf))
+        for path, x in tree.jax_arrays(function):
+            arrays.append(x)
+            extents.append(self._extents(name, path, x))
         if not arrays or not (self._geometry.groups or self._geometry.within):
-            return structure.unflatten(arrays)
+            return tree.with_leaves(arrays)
         self._check_program(name)
-        communicator = self._communicator
-        numbers: tuple[Array, ...] = ()
-        if self._grid.names is not None and self._geometry.groups:
-            communicator = handles.communicator(f"halo.Plan.{name}", self.comm)
-            numbers = self._grid.ranks(self._shifts)
+        has_numbers = self._grid.names is not None and self._geometry.groups
+        numbers = self._grid.ranks(self._shifts) if has_numbers else ()
         call = _Call(communicator, step, self._geometry, tuple(extents))
-        if trace_state_clean():
-            return structure.unflatten(run_eagerly(call, [arrays]))
-        return structure.unflatten(call.call_in_program(arrays, *numbers))
+        return tree.with_leaves(run_named(function, call, [arrays, *numbers]))
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""
@@ -403,7 +398,7 @@ class Plan:
             shared = 0
             if axis.cells is not None:
                 shared = size - len(axis.own_part()) - axis.lower - axis.upper
-                if not 0 <= shared <= MOST_SHARED:
+                if not 0 <= shared <= MAX_SHARED:
                     count, ghosts = len(axis.own_part()), axis.lower + axis.upper
                     raise ValueError(
                         f"{_expected(function, name, x, count + ghosts, axis)}: {count} "
@@ -421,10 +416,9 @@ class Plan:
             extents.append(Extent(size, axis.lower, axis.upper, shared))
         return tuple(extents)
 
-    def _pad(self, function: str, name: str, x: Leaf, fill_value: Scalar) -> Array:
+    def _pad(self, name: str, own: Array, fill_value: Scalar) -> Array:
         """A field with ghost cells around its own points."""
-        own = jnp.asarray(array(f"halo.Plan.{function}", name, x))
-        self._sizes(function, name, own)  # it has these axes
+        self._sizes("add_ghosts", name, own)  # it has these axes
         padding = [(0, 0)] * own.ndim
         for axis, position in zip(self.axes, self._positions(own.ndim), strict=True):
             padding[position] = (axis.lower, axis.upper)
@@ -439,7 +433,7 @@ class Plan:
 
     # Whole fields.
 
-    def _whole_axes(self, function: str, name: str, x: Leaf) -> list[FieldAxis]:
+    def _whole_axes(self, function: str, name: str, x: Leaf) -> tuple[FieldAxis, ...]:
         """The divided axes of a whole field."""
         sizes = self._sizes(function, name, x)
         axes = []
@@ -447,12 +441,12 @@ class Plan:
             self.axes, self._positions(len(jnp.shape(x))), sizes, strict=True
         ):
             cells = size if axis.cells is None else axis.cells
-            if not cells <= size <= cells + MOST_SHARED:
+            if not cells <= size <= cells + MAX_SHARED:
                 raise ValueError(_expected(function, name, x, cells, axis))
             axes.append(FieldAxis(axis, position, cells, size - cells))
-        return axes
+        return tuple(axes)
 
-    def _part_axes(self, x: Array, extents: Sequence[Extent]) -> list[FieldAxis]:
+    def _part_axes(self, x: Array, extents: Sequence[Extent]) -> tuple[FieldAxis, ...]:
         """The divided axes of the whole field that an array is a part of."""
         axes = []
         for axis, position, extent in zip(
@@ -460,22 +454,16 @@ class Plan:
         ):
             assert axis.cells is not None
             axes.append(FieldAxis(axis, position, axis.cells, extent.shared))
-        return axes
+        return tuple(axes)
 
 
 def _expected(function: str, name: str, x: Leaf, points: int, axis: Axis) -> str:
-    """The error for a field whose size is not that of so many cells, nor of their faces."""
+    """Text of the error for a field that fits neither the cells nor their faces."""
     return (
         f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for `{name}`, expected "
-        f"{points} points along axis {axis.position}, or {points + MOST_SHARED} of a "
+        f"{points} points along axis {axis.position}, or {points + MAX_SHARED} of a "
         "staggered field"
     )
-
-
-def _flatten(fields: PyTree) -> tuple[list[tuple[str, Unchecked]], PyTreeDef]:
-    """The leaves of a tree, each with its name in errors, and the structure."""
-    pairs, structure = jax.tree_util.tree_flatten_with_path(fields)
-    return [(f"fields{jax.tree_util.keystr(path)}", x) for path, x in pairs], structure
 
 
 def _warn_of_narrowing(name: str, x: Leaf) -> None:
@@ -497,14 +485,6 @@ def _warn_of_narrowing(name: str, x: Leaf) -> None:
 _narrowed: set[DType] = set()
 
 
-def _jit_once(function: Callable[..., T]) -> Callable[..., T]:
-    """A function as one program, where it would be many."""
-    if not trace_state_clean():
-        return function
-    call_sites.mark_eager(function)
-    return jax.jit(function)
-
-
 def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ...]:
     groups = itertools.groupby(directions, lambda direction: direction.axis)
     return tuple(tuple(group) for _, group in groups)
@@ -515,7 +495,7 @@ def _grid_of(
 ) -> Grid:
     """The grid of processes that an argument `comm` stands for."""
     if isinstance(comm, jax.sharding.Mesh):
-        return Grid.of_mesh(comm, names, periods)
+        return Grid.of_mesh("halo.Plan", comm, names, periods)
     if not isinstance(comm, MPI.Comm):
         expected = "a communicator of comm.Create_cart(...), or a jax.sharding.Mesh"
         reject("halo.Plan", "comm", expected, comm)

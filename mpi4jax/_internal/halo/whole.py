@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mpi4py import MPI
 
-from ..arguments.types import Array, Scalar
-from ..operations.allgather import allgather
-from ..operations.gather import gather
-from ..operations.scatter import scatter
+from ..arguments.types import Array, ArrayLike
+from ..mpi.handles import Communicator
+from ..operations._eager import PlanCall
+from ..operations.allgather import AllGather
+from ..operations.gather import Gather
+from ..operations.scatter import Scatter
 from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
 from .axis import Axis
 
+#: A field in a tree: an array, or its type where another process has it.
+Leaf: TypeAlias = ArrayLike | jax.ShapeDtypeStruct
 #: Indices of points along an axis.
 Points: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]
 
@@ -80,69 +84,106 @@ class FieldAxis(NamedTuple):
         return np.concatenate([start + np.arange(count) for start, count in pairs])
 
 
-def scatter_field(
-    x: Array,
-    axes: Sequence[FieldAxis],
-    root: int | None,
-    fill_value: Scalar,
-    comm: MPI.Intracomm,
-) -> Array:
-    """The part of this process of a whole field, with ghost cells.
+@dataclass(frozen=True)
+class ScatterCall(PlanCall):
+    """A call of `scatter`: an eager one is a program of its own, for all plans alike."""
 
-    Arguments:
-        x: The whole field. Where another process has it, its type is enough.
-        axes: Its divided axes.
-        root: The one process that has the field, or None where all do.
-        fill_value: The value of ghost cells that the whole field does not have.
-        comm: The communicator.
+    name: ClassVar[str] = "halo_scatter"
 
-    """
+    communicator: Communicator
+    #: The divided axes of each field.
+    axes: tuple[tuple[FieldAxis, ...], ...]
+    #: The one process that has the fields, or None where all do.
+    root: int | None
 
-    def take(x: Array, points: Points | Array, position: int) -> Array:
-        return jnp.take(x, points, position, mode="fill", fill_value=fill_value)
+    def call_in_program(self, leaves: Sequence[Array], fill_value: Array) -> list[Array]:
+        """The parts of this process of whole fields, with ghost cells.
 
-    if root is None:
+        Arguments:
+            leaves: The whole fields. Where another process has them, arrays of the shape
+                of the largest part.
+            fill_value: The value of ghost cells that the whole field does not have.
+
+        """
+        pairs = zip(leaves, self.axes, strict=True)
+        return [self._part_of(x, axes, fill_value) for x, axes in pairs]
+
+    def _part_of(self, x: Array, axes: Sequence[FieldAxis], fill_value: Array) -> Array:
+        def take(x: Array, points: Points | Array, axis: FieldAxis) -> Array:
+            taken = jnp.take(x, points, axis.position, mode="clip")
+            if axis.axis.is_periodic:
+                return taken
+            has_point = jnp.asarray(points) < axis.cells + axis.extra
+            shape = [1] * x.ndim
+            shape[axis.position] = -1
+            fill = fill_value.astype(x.dtype)
+            return jnp.where(has_point.reshape(shape), taken, fill)
+
+        if self.root is None:
+            for axis in axes:
+                x = take(x, axis.own_points(), axis)
+            return x
+        if self.root == self.communicator.rank:
+            for axis in axes:
+                x = take(x, axis.padded_points(), axis)
+            x = _split_parts(x, axes)
+        x = Scatter(self.communicator, self.root).apply(x)
         for axis in axes:
-            x = take(x, axis.own_points(), axis.position)
+            size = len(axis.own_points())
+            x = jax.lax.slice_in_dim(x, 0, size, axis=axis.position)
         return x
-    if root == comm.Get_rank():
-        for axis in axes:
-            x = take(x, axis.padded_points(), axis.position)
-        x = _split_parts(x, axes)
-    else:
-        shape = list(x.shape)
-        for axis in axes:
-            shape[axis.position] = len(axis.points(0))
-        zeros = jnp.zeros(shape, jax.dtypes.canonicalize_dtype(x.dtype))
-        x = depend(zeros, x) if isinstance(x, Tracer) else zeros
-    x = scatter(x, root, comm=comm)
-    for axis in axes:
-        size = len(axis.own_points())
-        x = jax.lax.slice_in_dim(x, 0, size, axis=axis.position)
-    return x
 
 
-def gather_field(
-    x: Array, axes: Sequence[FieldAxis], root: int | None, comm: MPI.Intracomm
-) -> Array | None:
-    """The whole field, of which each process has a part, without ghost cells.
+def buffer_of(x: Leaf, axes: Sequence[FieldAxis]) -> Array:
+    """An array like the largest part of a whole field that another process has.
 
-    It is None where a process does not get it: where there is a root, which is another one.
+    JAX may differentiate a tracer, or map over it, here as where the field is.
     """
-    padding = [(0, 0)] * x.ndim
+    shape = list(jnp.shape(x))
     for axis in axes:
-        padding[axis.position] = (0, axis.largest_part - x.shape[axis.position])
-    x = jnp.pad(x, padding)
-    if root is None:
-        x = allgather(x, comm=comm)
-    else:
-        x = gather(x, root, comm=comm)
-        if root != comm.Get_rank():
-            return None
-    x = _join_parts(x, axes)
-    for axis in axes:
-        x = jnp.take(x, axis.joined_points(), axis.position)
-    return x
+        shape[axis.position] = len(axis.points(0))
+    zeros = jnp.zeros(shape, jax.dtypes.canonicalize_dtype(jnp.result_type(x)))
+    return depend(zeros, x) if isinstance(x, Tracer) else zeros
+
+
+@dataclass(frozen=True)
+class GatherCall(PlanCall):
+    """A call of `gather`: an eager one is a program of its own, for all plans alike."""
+
+    name: ClassVar[str] = "halo_gather"
+
+    communicator: Communicator
+    #: The divided axes of each whole field.
+    axes: tuple[tuple[FieldAxis, ...], ...]
+    #: The one process that gets the fields, or None where all do.
+    root: int | None
+
+    def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
+        """The whole fields, of which each process has parts with ghost cells.
+
+        There are none where a process does not get them.
+        """
+        whole = list(map(self._joined, leaves, self.axes))
+        has_whole = self.root is None or self.root == self.communicator.rank
+        return whole if has_whole else []
+
+    def _joined(self, x: Array, axes: Sequence[FieldAxis]) -> Array:
+        padding = [(0, 0)] * x.ndim
+        for axis in axes:
+            own = slice(axis.axis.lower, x.shape[axis.position] - axis.axis.upper)
+            x = jax.lax.slice_in_dim(x, own.start, own.stop, axis=axis.position)
+            padding[axis.position] = (0, axis.largest_part - x.shape[axis.position])
+        x = jnp.pad(x, padding)
+        if self.root is None:
+            x = AllGather(self.communicator).apply(x)
+        else:
+            x = Gather(self.communicator, self.root).apply(x)
+            if self.root != self.communicator.rank:
+                return x
+        x = _join_parts(x, axes)
+        for axis in axes:
+            x = jnp.take(x, axis.joined_points(), axis.position)
+        return x
 
 
 def _split_parts(x: Array, axes: Sequence[FieldAxis]) -> Array:

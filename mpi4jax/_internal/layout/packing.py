@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array
+from ..arguments.checks import ARRAY_TYPES, PLAIN_TYPES, array, jax_array
 from ..arguments.dtypes import avals_of
-from ..arguments.types import Array, ArrayLike, DType, PyTree
+from ..arguments.types import Array, ArrayLike, DType, PyTree, Unchecked
 from ..xla.jax_compat import ShapedArray
 from .concatenation import concatenate, split
 
@@ -75,13 +75,26 @@ class Tree:
 
     def checked(self, function: str) -> PyTree:
         """The tree, with leaves of which each has to be an array."""
-        return jax.tree_util.tree_unflatten(self.structure, self.arrays(function))
+        return self.with_leaves(self.arrays(function))
+
+    def with_leaves(self, leaves: Iterable[Unchecked]) -> PyTree:
+        """The tree with other leaves."""
+        return jax.tree_util.tree_unflatten(self.structure, leaves)
+
+    def named_leaves(self) -> Iterator[tuple[str, Unchecked]]:
+        """The leaves, with their paths as names."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
+            yield self.argument + jax.tree_util.keystr(path), leaf
 
     def named_arrays(self, function: str) -> Iterator[tuple[str, ArrayLike]]:
         """The leaves, each of which has to be an array, with their paths as names."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
-            name = self.argument + jax.tree_util.keystr(path)
+        for name, leaf in self.named_leaves():
             yield name, array(function, name, leaf)
+
+    def jax_arrays(self, function: str) -> Iterator[tuple[str, Array]]:
+        """The leaves as arrays of JAX's that can be sent, with their paths as names."""
+        for name, leaf in self.named_leaves():
+            yield name, jax_array(function, name, leaf)
 
 
 def result_tree(structure: PyTreeDef, results: Sequence[Array]) -> PyTree:

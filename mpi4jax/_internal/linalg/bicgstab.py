@@ -30,8 +30,8 @@ def bicgstab(
     """Solve ``A(x) = b`` by stabilized biconjugate gradients, for any invertible ``A``.
 
     An iteration applies ``A`` and ``M`` twice and has two allreduces. ``M`` is applied on
-    the right, so that the residual is that of ``A(x) = b``. After a breakdown, the method
-    is started again from the solution so far.
+    the right, so that the residual belongs to ``A(x) = b``. After a breakdown, the method
+    starts again from the solution so far.
 
     See :func:`cg` for the arguments.
 
@@ -58,9 +58,7 @@ class _State(NamedTuple):
     iterations: Array
 
 
-def _cycle(
-    system: System, x: PyTree, residual: PyTree, target: Target
-) -> tuple[PyTree, Array]:
+def _cycle(system: System, residual: PyTree, target: Target) -> tuple[PyTree, Array]:
     product = scalar_product(residual)
     shadow, of_shadow = residual, target.square
 
@@ -94,6 +92,7 @@ def _cycle(
         return with_product(x, r, p, state.iterations + 1)
 
     epsilon = jnp.finfo(target.square.dtype).eps
+    x = jax.tree.map(jnp.zeros_like, residual)
     start = with_product(x, residual, residual, jnp.zeros((), jnp.int32))
     end = jax.lax.while_loop(is_unfinished, iterate, start)
     return end.x, end.iterations

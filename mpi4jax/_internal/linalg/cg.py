@@ -15,7 +15,8 @@ from .vectors import Plan
 
 T = TypeVar("T")
 
-#: So many pipelined iterations keep about eight digits of an ill-conditioned system.
+#: Number of pipelined iterations until vectors are computed anew. With 50, a solver keeps
+#: about eight digits for an ill-conditioned system.
 REPLACED_AFTER = 50
 
 
@@ -35,27 +36,28 @@ def cg(
     """Solve ``A(x) = b`` by conjugate gradients, for a Hermitian positive definite ``A``.
 
     An iteration applies ``A`` and ``M`` once and has one allreduce, after Chronopoulos and
-    Gear (1989). Rounding errors limit the accuracy a little earlier than those of the
-    classical method, with two: in ``float64``, at a relative residual of about the
+    Gear (1989). Rounding errors limit the accuracy a little earlier than in the classical
+    method with two allreduces: in ``float64``, at a relative residual of about the
     condition number times 1e-16. The iterations are then repeated with the residual of the
     solution, as long as this helps.
 
     Arguments:
-        A: A linear function of a vector, which has to be its own adjoint.
+        A: A linear function of a vector, equal to its own adjoint.
         b: The right-hand side: an array or a tree of arrays, of floating-point or complex
             types.
         x0: A vector to start from (defaults to zeros). Derivatives do not depend on it.
-        tol: The residual may have this norm, relative to that of ``b``,
-        atol: or this norm: ``norm(b - A(x)) <= max(tol * norm(b), atol)``.
+        tol: The largest norm of the residual relative to the norm of ``b``.
+        atol: The largest norm of the residual, if this is larger: the solver stops when
+            ``norm(b - A(x)) <= max(tol * norm(b), atol)``.
         maxiter: The largest number of iterations (defaults to ten times the number of
             unknowns).
         M: A linear function that approximates the inverse of ``A``, also Hermitian and
             positive definite.
         plan: A plan such as :class:`mpi4jax.halo.Plan`. Vectors are then fields with ghost
-            points, which are filled where ``A`` and ``M`` get them and in the result,
+            points, which are filled in the arguments of ``A`` and ``M`` and in the result,
             and ignored elsewhere.
-        comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
-            the vectors are divided among (defaults to a clone of :obj:`COMM_WORLD`).
+        comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes among
+            which the vectors are divided (defaults to a clone of :obj:`COMM_WORLD`).
         pipelined: Whether the allreduce is in flight while ``A`` and ``M`` are applied,
             after Ghysels and Vanroose (2014). This takes more memory and computes more, and
             rounding errors limit the accuracy earlier.
@@ -65,7 +67,7 @@ def cg(
 
     """
     cycle = _pipelined_cycle if pipelined else _cycle
-    # An indefinite operator is a breakdown, and not worth to go on.
+    # With an indefinite operator the method breaks down, and more cycles do not help.
     method = Method("linalg.cg", cycle, 0.25, is_symmetric=True)
     stop = Stop(tol, atol, maxiter)
     return solve(method, A, b, x0, stop, M, plan, comm)
@@ -86,9 +88,7 @@ class _State(NamedTuple):
     iterations: Array
 
 
-def _cycle(
-    system: System, x: PyTree, residual: PyTree, target: Target
-) -> tuple[PyTree, Array]:
+def _cycle(system: System, residual: PyTree, target: Target) -> tuple[PyTree, Array]:
     def precondition(r: PyTree) -> tuple[PyTree, PyTree, Array, Array, Array]:
         u = system.preconditioner(r)
         w = system.operator(u)
@@ -109,7 +109,7 @@ def _cycle(
         return _State(x, r, u, w, p, s, gamma, alpha, square, state.iterations + 1)
 
     u, w, square, delta, gamma = precondition(residual)
-    zero = jnp.zeros((), jnp.int32)
+    x, zero = jax.tree.map(jnp.zeros_like, residual), jnp.zeros((), jnp.int32)
     start = _State(x, residual, u, w, u, w, gamma, gamma / delta, square, zero)
     end = jax.lax.while_loop(is_unfinished, iterate, start)
     return end.x, end.iterations
@@ -133,7 +133,7 @@ class _PipelinedState(NamedTuple):
 
 
 def _pipelined_cycle(
-    system: System, x: PyTree, residual: PyTree, target: Target
+    system: System, residual: PyTree, target: Target
 ) -> tuple[PyTree, Array]:
     def is_unfinished(state: _PipelinedState) -> Array:
         return (state.square > target.bound) & (state.iterations < target.limit)
@@ -153,7 +153,7 @@ def _pipelined_cycle(
         is_first = state.iterations == 0
         beta = jnp.where(is_first, 0, gamma / state.gamma)
         alpha = gamma / (delta - beta * gamma / state.alpha)
-        # It has converged before this iteration, which now changes nothing.
+        # If the last iteration has converged, this one changes nothing.
         goes_on = square > target.bound
         alpha = jnp.where(goes_on, alpha, 0)
         p, s = add(u, (beta, state.p)), add(w, (beta, state.s))
@@ -169,9 +169,8 @@ def _pipelined_cycle(
         return jax.lax.cond(iterations % REPLACED_AFTER == 0, replace, lambda x: x, updated)
 
     def replace(state: _PipelinedState) -> _PipelinedState:
-        """What is updated drifts from what it stands for, so compute that anew."""
-        moved = system.operator(add(state.x, (-unit, x)))
-        r = add(residual, (-unit, moved))
+        """Compute the vectors anew, as updated vectors drift from their definitions."""
+        r = add(residual, (-unit, system.operator(state.x)))
         u = system.preconditioner(r)
         s = system.operator(state.p)
         q = system.preconditioner(s)
@@ -185,7 +184,7 @@ def _pipelined_cycle(
     iterations = jnp.zeros((), jnp.int32)
     start = _PipelinedState(
         *(
-            x,
+            zeros,
             residual,
             u,
             w,

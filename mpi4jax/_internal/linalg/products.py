@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,14 @@ from ..arguments.checks import reject
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, Comm, PyTree
 from ..mpi.handles import Communicator
-from ..operations._eager import on_own_devices, run_eagerly
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from ..operations.allreduce import AllReduce
-from ..xla.jax_compat import trace_state_clean
 from .reproducible import Term, reproducible_sums
 from .vectors import Plan, Vectors, accumulated, local_vdot
 
 T = TypeVar("T")
 
-#: An array to add the elements of, or two for their inner product.
+#: An array whose elements are added, or two arrays for their inner product.
 Factors: TypeAlias = tuple[Array, ...]
 
 
@@ -34,15 +34,15 @@ def sum(
     """The sum of all elements of a divided array.
 
     Arguments:
-        x: An array, or a tree of them.
+        x: An array, or a tree of arrays.
         plan: A plan such as :class:`mpi4jax.halo.Plan`, whose ghost points do not count.
         comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
             have parts of the array (defaults to a clone of :obj:`COMM_WORLD`).
         reproducible: Whether the sum of floating-point or complex numbers is :ref:`equal to
-            the last bit <reproducible-sums>` however they are divided and ordered.
+            the last bit <reproducible-sums>` however the numbers are divided and ordered.
 
     Returns:
-        A number for each array of the tree, with one message for those of a type.
+        A number for each array of the tree. All arrays of a type take one message.
 
     """
     vectors = Vectors("linalg.sum", plan, comm)
@@ -64,7 +64,7 @@ def vdot(
 
     Arguments:
         x: An array, or a tree of arrays.
-        y: The same, of the same shapes.
+        y: An array or a tree of arrays with the structure and shapes of ``x``.
         plan: A plan such as :class:`mpi4jax.halo.Plan`, whose ghost points do not count.
         comm (mpi4py.MPI.Comm): Without a plan, the communicator of the processes that
             have parts of the vectors (defaults to a clone of :obj:`COMM_WORLD`).
@@ -85,7 +85,8 @@ def vdots(
     """Several inner products, with one message.
 
     Arguments:
-        pairs: The arguments of each :func:`vdot`. See there for the others.
+        pairs: The arguments ``x`` and ``y`` of each :func:`vdot`, which describes the other
+            arguments.
 
     Returns:
         An array with the inner products.
@@ -100,6 +101,7 @@ def vdots(
     return _vdots(function, pairs, plan, comm, reproducible)
 
 
+@on_own_devices
 def norm(
     x: PyTree, *, plan: Plan | None = None, comm: Comm = None, reproducible: bool = False
 ) -> Array:
@@ -107,8 +109,17 @@ def norm(
 
     See :func:`vdot` for the arguments.
     """
-    square = _vdots("linalg.norm", [(x, x)], plan, comm, reproducible)[0]
+    function = "linalg.norm"
+    vectors = Vectors(function, plan, comm)
+    x = jax.tree.map(_inexact, vectors.own(vectors.arrays("x", x)))
+    (square,) = _totals(vectors, [_factors(function, x, x)], reproducible)
     return jnp.sqrt(square.real)
+
+
+def _inexact(x: Array) -> Array:
+    """The array, converted to a floating-point type if it has an integer or boolean one."""
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    return x if is_inexact else x.astype(jnp.result_type(float))
 
 
 @on_own_devices
@@ -129,7 +140,7 @@ def _vdots(
 
 
 def _factors(function: str, x: PyTree, y: PyTree) -> list[Factors]:
-    """The arrays of two vectors, in pairs."""
+    """The pairs of arrays of two vectors."""
     leaves, others = jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y)
     structure: PyTreeDef = jax.tree_util.tree_structure(x)
     structure_of_y: PyTreeDef = jax.tree_util.tree_structure(y)
@@ -151,23 +162,17 @@ def _totals(vectors: Vectors, sums: list[list[Factors]], reproducible: bool) -> 
     if not sums:
         return []
     call = _Sums(vectors.communicator, reproducible)
-    if trace_state_clean():
-        return cast(list[Array], run_eagerly(call, [sums]))
-    return call.call_in_program(sums)
+    return cast(list[Array], run_named(vectors.function, call, [sums]))
 
 
-class _Sums(NamedTuple):
-    """A call of one of these functions: an eager one is a program of its own."""
+@dataclass(frozen=True)
+class _Sums(PlanCall):
+    """A call of one of these functions. An eager call runs a separate program."""
+
+    name: ClassVar[str] = "linalg_sums"
 
     communicator: Communicator
     reproducible: bool
-
-    @property
-    def name(self) -> str:
-        return "linalg_sums"
-
-    def forwarded_operand(self) -> None:
-        return None
 
     def call_in_program(self, sums: list[list[Factors]]) -> list[Array]:
         total = AllReduce(self.communicator, SUM).call_in_program
@@ -188,7 +193,7 @@ class _Sums(NamedTuple):
 
 
 def _local(factors: list[Factors]) -> Array:
-    """The sum of what this process has."""
+    """The sum over the elements of this process."""
     parts = [
         jnp.sum(accumulated(each[0])) if len(each) == 1 else local_vdot(*each)
         for each in factors
@@ -197,9 +202,9 @@ def _local(factors: list[Factors]) -> Array:
 
 
 def _real_terms(factors: list[Factors]) -> list[list[Term]]:
-    """The terms of the real part of a sum, and of the imaginary part if it has one.
+    """The terms of the real part of a sum, and of the imaginary part if it is complex.
 
-    There are none for a sum of integers.
+    Empty for a sum of integers.
     """
     dtype = jax.eval_shape(_local, factors).dtype
     if not jnp.issubdtype(dtype, jnp.inexact):

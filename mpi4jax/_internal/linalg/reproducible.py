@@ -1,9 +1,9 @@
 """Sums that are equal to the last bit, however the elements are divided and ordered.
 
-Floating-point numbers are multiples of their smallest one, so they can be written in fixed
-point, in *bins* of `width` bits. Each element is cut below the highest `kept` bins that the
-largest element of all has bits in, and what is left is added exactly, as integers, bin by
-bin, which gives the same in any order (after Demmel and Nguyen, "Parallel reproducible
+Floating-point numbers are multiples of the smallest positive one, so they can be written in
+fixed point, in *bins* of `width` bits. Each element is cut below the highest `kept` bins in
+which the largest element of all has bits. The rest is added exactly, as integers, bin by
+bin, with the same result in any order (after Demmel and Nguyen, "Parallel reproducible
 summation", 2015, and Ahrens, Demmel and Nguyen, 2020, who keep floating-point numbers).
 
 XLA may fuse, reorder and contract all of this: each product, difference and sum of
@@ -32,24 +32,24 @@ from ..arguments.types import Array, DType, PyTree
 from ..mpi.handles import Communicator
 from ..operations.allreduce import AllReduce
 
-#: Elements to add: those of an array, or the products of those of two.
+#: A term of a sum: an array with elements to add, or two arrays with elements to multiply.
 Term: TypeAlias = tuple[Array, ...]
 
 
 class _Format(NamedTuple):
-    """A floating-point type, and how it is cut into bins."""
+    """A floating-point type, and its division into bins."""
 
-    #: The integers of its size.
+    #: The integer type of this size.
     integer: DType
-    #: The bits of its mantissa that are stored.
+    #: The number of stored bits of the mantissa.
     mantissa: int
-    #: What is added to the exponent in its bits, which are 0 for subnormal numbers.
+    #: The bias of the stored exponent, which is 0 for subnormal numbers.
     bias: int
-    #: The bits of a bin.
+    #: The number of bits in a bin.
     width: int
-    #: In how many bins each element is.
+    #: The number of bins of each element.
     kept: int
-    #: So many elements can be added in a bin, as floating-point numbers.
+    #: The number of elements that can be added exactly in a bin, as floating-point numbers.
     block: int
 
     @property
@@ -63,7 +63,7 @@ class _Format(NamedTuple):
 
     @property
     def carries(self) -> int:
-        """How many bins above the highest one the sum may need."""
+        """Number of bins above the highest one that the sum may need."""
         return math.ceil(40 / self.width)
 
 
@@ -105,7 +105,7 @@ def reproducible_sums(
 
 
 def _message(terms: Sequence[Term]) -> Array:
-    """What the sum needs of this process: its bins, the highest one, and inf and nan."""
+    """The summands of this process: its bins, the highest bin, and flags of inf and nan."""
     form = _FORMATS[terms[0][0].dtype]
     flat = [[x.reshape(-1) for x in term] for term in terms]
     zero = jnp.zeros((), terms[0][0].dtype)
@@ -138,12 +138,13 @@ def _product(term: Sequence[Array]) -> Array:
 
 
 def _bins(form: _Format, term: Sequence[Array], highest: Array) -> tuple[Array, Array]:
-    """The sums in the highest bins, the highest first: a bin's own bits, and those above.
+    """The sums in the highest bins, the highest first: the bits of a bin, and a carry.
 
-    Carried into the next bin, these would come from bins that others may drop.
+    The carries stay apart: in the next bin, they would come from bins that other processes
+    may drop.
     """
     exponent = -(form.lowest + form.width * (highest + 1))
-    # No number has the power of two itself.
+    # The power of two itself is not a finite number.
     half = exponent >> 1
     scales = _power_of_two(form, half), _power_of_two(form, exponent - half)
 
@@ -171,12 +172,12 @@ def _bins(form: _Format, term: Sequence[Array], highest: Array) -> tuple[Array, 
     rest = of_block([x[blocks * form.block :] for x in term])
     if not blocks:
         return rest
-    # The blocks stay in caches, and in place.
+    # In a loop, each block stays in the caches, and is not copied.
     return jax.lax.fori_loop(0, blocks, add_block, rest)
 
 
 def _value(total: Array, dtype: DType) -> Array:
-    """The sum, from what all processes need of it."""
+    """The sum as a floating-point number, from the total of all messages."""
     form = _FORMATS[dtype]
     places = form.kept - 1 + form.bins
     low, high, highest, special = jnp.split(
@@ -190,7 +191,7 @@ def _value(total: Array, dtype: DType) -> Array:
         jnp.concatenate([low, zeros]) + jnp.concatenate([zeros[:1], high, zeros[1:]])
     )
     digits = _carried(form, digits)
-    # The magnitude has digits that are not negative, which are added without cancellation.
+    # The digits of the magnitude are not negative, and are added without cancellation.
     sign = jnp.where(digits[-1] < 0, -1, 1).astype(form.integer)
     digits = _carried(form, [sign * digit for digit in digits])
     value = jnp.zeros((), dtype)
@@ -206,7 +207,7 @@ def _value(total: Array, dtype: DType) -> Array:
 
 
 def _carried(form: _Format, digits: list[Array]) -> list[Array]:
-    """A number with digits of `width` bits, the lowest first, except the highest."""
+    """The digits of a number after carrying, the lowest first. The last may be longer."""
     carry = jnp.zeros((), form.integer)
     carried = []
     for digit in digits[:-1]:

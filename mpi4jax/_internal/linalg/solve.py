@@ -1,98 +1,127 @@
-"""What all solvers have in common: arguments, restarts, convergence, and derivatives."""
+"""The common part of all solvers: arguments, restarts, convergence, and derivatives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import check_callable, integer, reject
-from ..arguments.types import Array, Comm, Integer, PyTree, Scalar, Unchecked
-from ..operations._eager import on_own_devices
+from ..arguments.checks import array, check_callable, integer, reject
+from ..arguments.types import Array, Comm, DType, Integer, PyTree, Scalar, Unchecked
+from ..mpi.handles import Communicator
+from ..operations._arguments import KINDS, kind_of
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from ..operations.allreduce import allreduce
-from ..xla.call_sites import mark_eager
 from ..xla.dependence import depend
-from .vectors import Plan, Vectors, norm_dtype
+from ..xla.jax_compat import Tracer, trace_state_clean
+from ..xla.traced import Equations, Traced
+from .vectors import Plan, Vectors, largest_part, norm_dtype
 
 T = TypeVar("T")
 
-#: A linear operator on owned points.
+#: A linear operator on the points that processes own.
 Operator: TypeAlias = Callable[[PyTree], PyTree]
 
-#: The largest number of iterations that is counted.
-MOST_ITERATIONS = 2**31 - 2**8
+#: Largest number of iterations.
+MAX_ITERATIONS = 2**31 - 2**8
 
 
 class Info(NamedTuple):
-    """How a solver has ended. The values are equal on all processes."""
+    """The outcome of a solver. The values are equal on all processes."""
 
-    #: How many iterations it took.
+    #: The number of iterations.
     iterations: Array
     #: The norm of ``b - A(x)``, computed from the result.
     residual: Array
-    #: Whether this is at most ``max(tol * norm(b), atol)``.
+    #: Whether the residual is at most ``max(tol * norm(b), atol)``.
     converged: Array
 
 
 class Stop(NamedTuple):
-    """When a user wants a solver to stop."""
+    """The user's criteria for a solver to stop."""
 
     tol: Scalar | Array
     atol: Scalar | Array
     maxiter: Integer | None
 
 
+class Limits(NamedTuple):
+    """The arguments of :class:`Stop` as arrays."""
+
+    tol: Array
+    atol: Array
+    maxiter: Array | None
+
+
+class Functions(NamedTuple):
+    """The functions that a solver calls, on fields and on the points that processes own."""
+
+    #: Returns the owned points of a field.
+    own: Operator
+    operator: Operator
+    preconditioner: Operator | None
+    #: Returns the field with these owned points.
+    with_ghosts: Operator
+
+
 class System(NamedTuple):
-    """A system to solve on owned points, and how far."""
+    """A system to solve on the points that processes own."""
 
     vectors: Vectors
     operator: Operator
+    #: The identity, if the user passed no preconditioner.
     preconditioner: Operator
-    #: Whether there is a preconditioner.
     is_preconditioned: bool
 
 
-#: Solves for a right-hand side, from a start, or from zeros without one.
+#: A function that solves for a right-hand side, from a start (None for zeros).
 Solver: TypeAlias = Callable[[Operator, PyTree, PyTree], tuple[PyTree, Info]]
 
 
 class Target(NamedTuple):
-    """How far a cycle goes."""
+    """The criteria for a cycle to stop."""
 
-    #: The square of the norm of the residual that it starts with.
+    #: The square of the norm of the first residual, near 1.
     square: Array
-    #: That of a residual that has converged, at most.
+    #: The largest square of the norm of a residual that has converged.
     bound: Array
-    #: The number of iterations, at most.
+    #: The largest number of iterations.
     limit: Array
 
 
 class Cycle(Protocol):
-    """Iterations of a method, from a start until they seem to have converged.
+    """The iterations of a method, until these seem to have converged.
+
+    A cycle and its parameters compare by value.
 
     The condition of a loop has to be equal on all processes, whose programs may round
-    differently. So it depends on results of allreduce, their products and comparisons only.
+    differently. So the condition depends on nothing but results of allreduce, their
+    products and comparisons.
     """
 
     def __call__(
-        self, system: System, x: PyTree, residual: PyTree, target: Target
+        self, system: System, residual: PyTree, target: Target
     ) -> tuple[PyTree, Array]:
-        """Go on from `x`, which has this residual.
+        """Solve for the step that makes this residual small.
 
-        Returns the new `x`, and the number of iterations.
+        Return the step, and the number of iterations.
         """
 
 
 class Method(NamedTuple):
-    """A method, and when it goes on after a cycle that has not converged."""
+    """A method, and the condition for another cycle if one has not converged."""
 
     function: str
     cycle: Cycle
-    #: If a cycle has reduced the square of the residual's norm at least by this factor.
+    #: Another cycle follows if the last one has reduced the square of the residual's norm
+    #: at least by this factor.
     factor: float
     #: Whether the operator is its own adjoint.
     is_symmetric: bool = False
@@ -115,47 +144,112 @@ def solve(
     check_callable(function, "A", A, "a vector")
     if M is not None:
         check_callable(function, "M", M, "a vector")
-    if stop.maxiter is not None and integer(function, "maxiter", stop.maxiter) < 0:
-        raise ValueError(
-            f"{function} got {stop.maxiter} for argument `maxiter`, expected 0 or more"
-        )
+    limits = _limits(function, stop)
     b = vectors.arrays("b", b)
     _check_types(function, b)
     if x0 is not None:
         x0 = _like(function, "argument `x0`", vectors.arrays("x0", x0), b)
     operator = _on_own_points(vectors, "A", A)
-    preconditioner = (lambda v: v) if M is None else _on_own_points(vectors, "M", M)
+    preconditioner = None if M is None else _on_own_points(vectors, "M", M)
+    functions = Functions(vectors.own, operator, preconditioner, vectors.with_ghosts)
+    if trace_state_clean():
+        return _solve_eagerly(method, vectors, functions, b, x0, limits)
+
+    def program(b: PyTree, x0: PyTree) -> tuple[PyTree, Info]:
+        return _solution(method, vectors, functions, b, x0, limits)
+
+    program.__name__ = function.rpartition(".")[2]
+    return jax.jit(program)(b, x0)
+
+
+def _solve_eagerly(
+    method: Method,
+    vectors: Vectors,
+    functions: Functions,
+    b: PyTree,
+    x0: PyTree,
+    limits: Limits,
+) -> tuple[PyTree, Info]:
+    """The solution of an eager call, by a separate compiled program.
+
+    The functions of users and plans are traced in each call, as they may have changed. If
+    only the arrays in them have changed, the compiled program is used again.
+    """
+    own = Traced(functions.own, b)
+    others = [Traced(each, own.result_types) for each in functions[1:] if each is not None]
+    traced = [own, *others]
+    equations = tuple(each.equations for each in traced)
+    call = _SolveCall(vectors.of_own_points, vectors.communicator, method, equations)
+    constants = [each.consts for each in traced]
+    x, info = run_named(method.function, call, [b, x0, limits, constants])
+    return x, info
+
+
+@dataclass(frozen=True)
+class _SolveCall(PlanCall):
+    """An eager call of a solver."""
+
+    vectors: Vectors = field(compare=False)
+    communicator: Communicator
+    method: Method
+    #: The equations of the :class:`Functions`, except for a preconditioner that is None.
+    equations: tuple[Equations, ...]
+
+    @property
+    def name(self) -> str:
+        return self.method.function.rpartition(".")[2]
+
+    def call_in_program(
+        self, b: PyTree, x0: PyTree, limits: Limits, constants: Sequence[Sequence[Array]]
+    ) -> list[PyTree | Info]:
+        own, operator, *others, with_ghosts = map(partial, self.equations, constants)
+        functions = Functions(own, operator, others[0] if others else None, with_ghosts)
+        return [*_solution(self.method, self.vectors, functions, b, x0, limits)]
+
+
+def _solution(
+    method: Method,
+    vectors: Vectors,
+    functions: Functions,
+    b: PyTree,
+    x0: PyTree,
+    limits: Limits,
+) -> tuple[PyTree, Info]:
+    """The solution, with its derivatives."""
+    b, x0 = functions.own(b), None if x0 is None else functions.own(x0)
+    preconditioner = functions.preconditioner
+    leaves = jax.tree_util.tree_leaves(b)
+    # In a shard_map, JAX lets the values that the solver closes over vary as `b` does, but
+    # only after it has traced the solver.
+    limits = jax.tree.map(lambda x: depend(x, *leaves), limits)
+    is_preconditioned = preconditioner is not None
+    precondition = preconditioner or (lambda v: v)
 
     def solver(preconditioner: Operator) -> Solver:
         def run(operator: Operator, b: PyTree, x0: PyTree) -> tuple[PyTree, Info]:
-            system = System(vectors, operator, preconditioner, M is not None)
-            return _iterate(method, system, b, x0, stop)
+            system = System(vectors, operator, preconditioner, is_preconditioned)
+            return _iterate(method, system, b, x0, limits)
 
         return run
 
     def transposed(operator: Operator, b: PyTree, x0: PyTree) -> tuple[PyTree, Info]:
-        if M is None:
-            return solver(preconditioner)(operator, b, x0)
-        transpose = jax.linear_transpose(preconditioner, b)
+        if not is_preconditioned:
+            return solver(precondition)(operator, b, x0)
+        transpose = jax.linear_transpose(precondition, b)
         return solver(lambda v: transpose(v)[0])(operator, b, x0)
 
-    def program(b: PyTree, x0: PyTree) -> tuple[PyTree, Info]:
-        b = vectors.own(b)
-        is_complex = any(jnp.iscomplexobj(leaf) for leaf in jax.tree_util.tree_leaves(b))
-        x, info = _differentiable(
-            operator,
-            b,
-            None if x0 is None else vectors.own(x0),
-            solver(preconditioner),
-            transposed,
-            # The transpose of a Hermitian operator is its conjugate.
-            is_symmetric=method.is_symmetric and not is_complex,
-        )
-        return vectors.with_ghosts(x), _of_all_processes(vectors, info)
-
-    mark_eager(program)
-    program.__name__ = method.function.rpartition(".")[2]
-    return jax.jit(program)(b, x0)
+    is_complex = any(map(jnp.iscomplexobj, leaves))
+    x, info = _differentiable(
+        functions.operator,
+        b,
+        x0,
+        solver(precondition),
+        transposed,
+        # The transpose of a Hermitian operator is its conjugate.
+        is_symmetric=method.is_symmetric and not is_complex,
+    )
+    info = _of_all_processes(vectors, info)
+    return functions.with_ghosts(x), info
 
 
 def _differentiable(
@@ -166,10 +260,11 @@ def _differentiable(
     transposed: Solver,
     is_symmetric: bool,
 ) -> tuple[PyTree, Info]:
-    """The solution, with the derivatives of a solution.
+    """The solution, with the derivatives of the solution of a linear system.
 
-    Tangents and cotangents are solutions for other right-hand sides, of which `x0` is no
-    good guess. So there is another equation, `first = 1`, which becomes `first = 0` there.
+    Tangents and cotangents are solutions for other right-hand sides, for which `x0` is no
+    good guess. So the system has another equation, `first = 1`, which becomes `first = 0`
+    for tangents and cotangents.
     """
     b = _tied(b)
     if x0 is None:
@@ -206,10 +301,10 @@ def _differentiable(
 
 
 def _tied(tree: T) -> T:
-    """The tree, each leaf of which depends on all of them for JAX.
+    """The tree with a dependence of each leaf on all leaves, for JAX.
 
-    It can't differentiate the solution where some leaves have a tangent and some have none,
-    and follows over which axes of a mesh each of them varies.
+    JAX can't differentiate the solution if some leaves have a tangent and others have none,
+    and tracks the mesh axes over which each leaf varies.
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if len(leaves) == 1:
@@ -218,73 +313,141 @@ def _tied(tree: T) -> T:
     return cast(T, jax.tree_util.tree_unflatten(structure, tied))
 
 
+class _Norm(NamedTuple):
+    """The norm of a vector, scaled by a power of two so that its square is finite."""
+
+    #: The square of the norm of the vector times ``2**-exponent``.
+    square: Array
+    exponent: Array
+
+    @property
+    def value(self) -> Array:
+        return _times_power_of_two(jnp.sqrt(self.square), self.exponent)
+
+    def square_over(self, exponent: Array) -> Array:
+        """The square of the norm of the vector times ``2**-exponent``."""
+        difference = self.exponent - exponent
+        factor = _times_power_of_two(jnp.ones_like(self.square), difference)
+        return self.square * factor * factor
+
+
+def _norms(
+    vectors: Vectors, trees: Sequence[PyTree], *others: Array
+) -> tuple[list[_Norm], list[Array]]:
+    """The norms of vectors, and other sums, with two messages."""
+    largest = vectors.largest([largest_part(tree) for tree in trees])
+    # A power of two changes no digits, so all processes have the same conditions.
+    exponents = [jnp.where(jnp.isfinite(x), _exponent(x), 0) for x in largest]
+    pairs = zip(trees, exponents, strict=True)
+    multiples = [_times_power_of_two(tree, -exponent) for tree, exponent in pairs]
+    sums = vectors.products([(x, x) for x in multiples], *others)
+    count = len(trees)
+    return list(map(_Norm, sums[:count], exponents)), sums[count:]
+
+
+def _times_power_of_two(x: T, exponent: Array) -> T:
+    """A vector times ``2**exponent``."""
+    # The powers of half the exponent are finite where the whole power is not.
+    half = exponent >> 1
+    dtype = norm_dtype(x)
+    first, second = _power_of_two(half, dtype), _power_of_two(exponent - half, dtype)
+    return jax.tree.map(lambda a: (first * a * second).astype(a.dtype), x)
+
+
+# These two read and write the bits of numbers: JAX's frexp and ldexp take XLA as long to
+# compile as a cycle.
+
+
+def _exponent(x: Array) -> Array:
+    """The largest `n` for which ``2**n`` is at most a positive number."""
+    finfo = jnp.finfo(x.dtype)
+    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"int{finfo.bits}"))
+    return ((bits >> finfo.nmant) + (1 - finfo.maxexp)).astype(jnp.int32)
+
+
+def _power_of_two(exponent: Array, dtype: DType) -> Array:
+    """``2**exponent``, or the nearest power of two that is a normal number."""
+    finfo = jnp.finfo(dtype)
+    exponent = jnp.clip(exponent, finfo.minexp, finfo.maxexp - 1)
+    bits = (exponent + (finfo.maxexp - 1)).astype(f"int{finfo.bits}") << finfo.nmant
+    return jax.lax.bitcast_convert_type(bits, dtype)
+
+
 class _State(NamedTuple):
-    """A solution between two cycles."""
+    """The state of a solver between two cycles."""
 
     x: PyTree
     residual: PyTree
-    square: Array
+    norm: _Norm
     iterations: Array
     #: Whether the last cycle has reduced the residual.
     has_improved: Array
 
 
 def _iterate(
-    method: Method, system: System, b: PyTree, x0: PyTree, stop: Stop
+    method: Method, system: System, b: PyTree, x0: PyTree, limits: Limits
 ) -> tuple[PyTree, Info]:
-    """Cycles of a method, each from the residual of the solution so far.
+    """Run cycles of a method, each for the residual of the solution so far.
 
-    Residuals that a method updates drift from those of its solutions. So what a cycle has
-    reached is computed anew, and it is continued if this is not enough.
+    A residual that a method updates drifts from the residual of its solution. So the latter
+    is computed after each cycle, and another cycle follows if it has not converged.
     """
     vectors, operator = system.vectors, system.operator
     x = jax.tree.map(jnp.zeros_like, b) if x0 is None else x0
     residual = b if x0 is None else _minus(b, operator(x))
     size = sum(leaf.size for leaf in jax.tree_util.tree_leaves(b))
     local_size = jnp.asarray(size, norm_dtype(b))
-    of_b, square, total = vectors.products([(b, b), (residual, residual)], local_size)
-    bound = jnp.maximum(
-        jnp.square(jnp.asarray(stop.tol, of_b.dtype)) * of_b,
-        jnp.square(jnp.asarray(stop.atol, of_b.dtype)),
-    )
-    most = jnp.minimum(10 * total, MOST_ITERATIONS)
-    limit = (most if stop.maxiter is None else jnp.asarray(stop.maxiter)).astype(jnp.int32)
+    (b_norm, residual_norm), (total,) = _norms(vectors, [b, residual], local_size)
+    tol, atol = (jnp.asarray(x, b_norm.square.dtype) for x in (limits.tol, limits.atol))
+    default_limit = jnp.minimum(10 * total, MAX_ITERATIONS)
+    limit = default_limit.astype(jnp.int32) if limits.maxiter is None else limits.maxiter
+
+    def bound(exponent: Array) -> Array:
+        """The largest square of a converged residual's norm, times ``4**-exponent``."""
+        relative = _times_power_of_two(tol, b_norm.exponent - exponent)
+        absolute = _times_power_of_two(atol, -exponent)
+        return jnp.maximum(jnp.square(relative) * b_norm.square, jnp.square(absolute))
+
+    def has_converged(norm: _Norm) -> Array:
+        # The bound may be infinite if the norm is.
+        return jnp.isfinite(norm.square) & (norm.square <= bound(norm.exponent))
 
     def is_unfinished(state: _State) -> Array:
-        is_above = state.square > bound
-        return is_above & (state.iterations < limit) & state.has_improved
+        can_go_on = jnp.isfinite(state.norm.square) & (state.iterations < limit)
+        return ~has_converged(state.norm) & can_go_on & state.has_improved
 
     def cycle(state: _State) -> _State:
-        x, iterations = method.cycle(
+        square, exponent = state.norm
+        step, iterations = method.cycle(
             system,
-            state.x,
-            state.residual,
-            Target(state.square, bound, limit - state.iterations),
+            _times_power_of_two(state.residual, -exponent),
+            Target(square, bound(exponent), limit - state.iterations),
         )
+        x = jax.tree.map(jnp.add, state.x, _times_power_of_two(step, exponent))
         residual = _minus(b, operator(x))
-        (square,) = vectors.products([(residual, residual)])
-        # After a breakdown, there is none.
-        is_finite = jnp.isfinite(square)
-        x, residual, square = jax.tree.map(
+        (norm,), _ = _norms(vectors, [residual])
+        # After a breakdown, the norm is not finite, and the step is dropped.
+        is_finite = jnp.isfinite(norm.square)
+        x, residual, norm = jax.tree.map(
             lambda new, old: jnp.where(is_finite, new, old),
-            (x, residual, square),
-            (state.x, state.residual, state.square),
+            (x, residual, norm),
+            (state.x, state.residual, state.norm),
         )
-        has_improved = square < method.factor * state.square
-        return _State(x, residual, square, state.iterations + iterations, has_improved)
+        has_improved = norm.square_over(exponent) < method.factor * square
+        return _State(x, residual, norm, state.iterations + iterations, has_improved)
 
     true = jnp.ones((), bool)
-    start = _State(x, residual, square, jnp.zeros((), jnp.int32), true)
+    start = _State(x, residual, residual_norm, jnp.zeros((), jnp.int32), true)
     state = jax.lax.while_loop(is_unfinished, cycle, start)
-    info = Info(state.iterations, jnp.sqrt(state.square), state.square <= bound)
-    # As JAX wants in a shard_map, they vary over the mesh as the solution does.
+    info = Info(state.iterations, state.norm.value, has_converged(state.norm))
+    # In a shard_map, JAX requires that these vary over the mesh as the solution does.
     leaves = jax.tree_util.tree_leaves(state.x)
     return state.x, Info(*(depend(value, *leaves) for value in info))
 
 
 def _of_all_processes(vectors: Vectors, info: Info) -> Info:
-    """Known not to vary over the mesh, in a shard_map."""
-    if not vectors.communicator.is_on_mesh:
+    """The outcome as values that, in a shard_map, JAX knows not to vary over the mesh."""
+    if not vectors.communicator.axes:
         return info
     iterations, residual, converged = jax.lax.stop_gradient(info)
     counts = jnp.stack([iterations, converged.astype(jnp.int32)])
@@ -293,12 +456,12 @@ def _of_all_processes(vectors: Vectors, info: Info) -> Info:
 
 
 def scale(factor: Array, x: PyTree) -> PyTree:
-    """A multiple of a vector, of the same types."""
+    """A multiple of a vector, with the vector's types."""
     return jax.tree.map(lambda a: (factor * a).astype(a.dtype), x)
 
 
 def add(x: PyTree, *terms: tuple[Array, PyTree]) -> PyTree:
-    """A vector and multiples of others, of the same types."""
+    """The sum of a vector and multiples of others, with the vector's types."""
     factors = [factor for factor, _ in terms]
 
     def of_leaves(a: Array, *others: Array) -> Array:
@@ -313,7 +476,33 @@ def _minus(x: PyTree, y: PyTree) -> PyTree:
     return jax.tree.map(jnp.subtract, x, y)
 
 
-# Checks.
+def _limits(function: str, stop: Stop) -> Limits:
+    maxiter = None
+    if stop.maxiter is not None:
+        count = integer(function, "maxiter", stop.maxiter)
+        if count < 0:
+            raise ValueError(
+                f"{function} got {count} for argument `maxiter`, expected 0 or more"
+            )
+        maxiter = jnp.asarray(min(count, MAX_ITERATIONS), jnp.int32)
+    tol = _tolerance(function, "tol", stop.tol)
+    atol = _tolerance(function, "atol", stop.atol)
+    return Limits(tol, atol, maxiter)
+
+
+def _tolerance(function: str, name: str, value: Unchecked) -> Array:
+    """Check that a tolerance is a number of 0 or more, and return it as an array."""
+    value = array(function, name, value)
+    dtype = jnp.result_type(value)
+    if jnp.ndim(value) or kind_of(dtype) > KINDS.index(np.floating):
+        reject(function, name, "a number", value)
+    if isinstance(value, Tracer):
+        return jnp.maximum(value, 0)
+    if not value >= 0:
+        raise ValueError(
+            f"{function} got {value} for argument `{name}`, expected 0 or more"
+        )
+    return jnp.asarray(value)
 
 
 def _check_types(function: str, b: PyTree) -> None:
@@ -321,16 +510,16 @@ def _check_types(function: str, b: PyTree) -> None:
     if not leaves:
         reject(function, "b", "an array, or a tree with arrays", b)
     for path, leaf in leaves:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact) or leaf.dtype.itemsize < 2:
             name = f"b{jax.tree_util.keystr(path)}"
             raise TypeError(
                 f"{function} got an array of type {leaf.dtype} for `{name}`, expected a "
-                "floating-point or complex type"
+                "floating-point type of 16 bits or more, or a complex type"
             )
 
 
 def _like(function: str, source: str, tree: PyTree, like: PyTree) -> PyTree:
-    """A tree that has to have the structure, shapes and types of another one."""
+    """Check that a tree has the structure and shapes of another, and convert its types."""
     structure: PyTreeDef = jax.tree_util.tree_structure(tree)
     expected: PyTreeDef = jax.tree_util.tree_structure(like)
     if structure != expected:
@@ -354,8 +543,9 @@ def _like(function: str, source: str, tree: PyTree, like: PyTree) -> PyTree:
 
 
 def _on_own_points(vectors: Vectors, name: str, function: Operator) -> Operator:
-    """A user's operator on fields, as one on the points that processes own."""
+    """A user's operator on fields, as an operator on the points that processes own."""
 
+    @jax.named_scope(vectors.function)
     def operator(x: PyTree) -> PyTree:
         field = vectors.with_ghosts(x)
         result = function(field)

@@ -1,4 +1,4 @@
-"""Vectors that are divided among the processes, with ghost points or without."""
+"""Vectors that are divided among the processes, with or without ghost points."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import jax
 import jax.numpy as jnp
 from mpi4py import MPI
 
-from ..arguments.checks import array, reject
+from ..arguments.checks import jax_array, reject
 from ..arguments.types import Array, Comm, DType, PyTree, Unchecked
 from ..halo.plan import Plan as HaloPlan
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..mpi.plans import PlanBase
 from ..operations.allreduce import allreduce
 
 T = TypeVar("T")
 
 
 class Plan(Protocol):
-    """What knows which points a process owns, and where its ghost points come from."""
+    """A plan, which knows the points that a process owns and the sources of its ghosts."""
 
     @property
     def comm(self) -> MPI.Intracomm: ...
@@ -31,7 +32,7 @@ class Plan(Protocol):
 
 
 class Vectors:
-    """The vectors of a call: which points processes own, and on which communicator."""
+    """The division of a call's vectors: the plan for their points, and the communicator."""
 
     def __init__(self, function: str, plan: Unchecked, comm: Comm) -> None:
         self.function = function
@@ -45,6 +46,8 @@ class Vectors:
             isinstance(plan, type) or not all(hasattr(plan, name) for name in parts)
         ):
             reject(function, "plan", "a plan such as mpi4jax.halo.Plan, or None", plan)
+        if isinstance(plan, PlanBase):
+            plan._communicator_of(function)
         self.plan: Plan | None = plan
         self.comm: Comm = comm if plan is None else plan.comm
 
@@ -52,19 +55,24 @@ class Vectors:
     def communicator(self) -> Communicator:
         return handles.communicator(self.function, self.comm)
 
+    @property
+    def of_own_points(self) -> Vectors:
+        """The division of vectors of owned points, which needs no plan."""
+        return Vectors(self.function, None, self.comm)
+
     def arrays(self, argument: str, tree: T) -> T:
-        """An argument that has to be a tree of arrays."""
+        """Check that an argument is a tree of arrays, and return it with JAX arrays."""
 
         def to_array(path: Unchecked, leaf: Unchecked) -> Array:
             name = argument + jax.tree_util.keystr(path)
-            x = jnp.asarray(array(self.function, name, leaf))
+            x = jax_array(self.function, name, leaf)
             # Not of a weak type, as loops keep types.
             return jax.lax.convert_element_type(x, x.dtype)
 
         return cast(T, jax.tree_util.tree_map_with_path(to_array, tree))
 
     def own(self, tree: T) -> T:
-        """The points that this process owns."""
+        """The points of fields that this process owns."""
         if self.plan is None:
             return tree
         if isinstance(self.plan, HaloPlan):
@@ -78,12 +86,22 @@ class Vectors:
         return cast(T, self.plan.strip_ghosts(tree))
 
     def with_ghosts(self, tree: T) -> T:
-        """The fields that these owned points belong to."""
+        """The fields with these owned points, and their ghost points filled."""
         return tree if self.plan is None else cast(T, self.plan.add_ghosts(tree))
 
     def total(self, x: T) -> T:
         """The sum of each array over the processes, with one message."""
-        return allreduce(x, op=MPI.SUM, comm=self.comm)
+        return self._allreduce(x, MPI.SUM)
+
+    def _allreduce(self, x: T, op: MPI.Op) -> T:
+        # JAX keeps no names of the callers of functions that it traces, such as the body of
+        # a loop.
+        with jax.named_scope(self.function):
+            return allreduce(x, op=op, comm=self.comm)
+
+    def largest(self, values: Sequence[Array]) -> list[Array]:
+        """The maximum of each number over the processes, with one message."""
+        return list(self._allreduce(jnp.stack(values), MPI.MAX))
 
     def products(
         self,
@@ -99,16 +117,15 @@ class Vectors:
 
 
 def accumulated(x: Array) -> Array:
-    """An array as its elements are added: with 32 bits at least."""
-    if x.dtype == bool:
-        return x.astype(jnp.int32)
-    if x.dtype in (jnp.float16, jnp.bfloat16):
-        return x.astype(jnp.float32)
-    return x
+    """An array converted to the type in which its elements are added: at least 32 bits."""
+    if x.dtype.itemsize >= 4:
+        return x
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    return x.astype(jnp.float32 if is_inexact else jnp.int32)
 
 
 def local_vdot(x: PyTree, y: PyTree) -> Array:
-    """The inner product of what this process has."""
+    """The inner product over the elements of this process."""
     leaves, others = jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y)
     highest = jax.lax.Precision.HIGHEST
     products = [
@@ -119,17 +136,28 @@ def local_vdot(x: PyTree, y: PyTree) -> Array:
 
 
 def real_product(x: PyTree, y: PyTree) -> Array:
-    """The real part of the inner product of what this process has."""
+    """The real part of the inner product over the elements of this process."""
     return local_vdot(x, y).real
 
 
 def scalar_product(like: PyTree) -> Callable[[PyTree, PyTree], Array]:
-    """The inner product of what this process has, for vectors like this one.
+    """The function for inner products over this process's elements, of vectors like this.
 
-    With real numbers among complex ones, a vector is one of real numbers.
+    A tree with real and complex arrays counts as a vector of real numbers.
     """
     leaves = jax.tree_util.tree_leaves(like)
     return local_vdot if all(map(jnp.iscomplexobj, leaves)) else real_product
+
+
+def largest_part(tree: PyTree) -> Array:
+    """The largest absolute value of the real and imaginary parts on this process."""
+    dtype = norm_dtype(tree)
+    parts = []
+    for leaf in jax.tree_util.tree_leaves(tree):
+        is_complex = jnp.iscomplexobj(leaf)
+        of_leaf = (leaf.real, leaf.imag) if is_complex else (leaf,)
+        parts += [jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in of_leaf]
+    return functools.reduce(jnp.maximum, parts)
 
 
 def norm_dtype(tree: PyTree) -> DType:

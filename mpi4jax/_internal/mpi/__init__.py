@@ -1,1 +1,1 @@
-"""MPI: loading the library, its handles, topologies, and devices whose memory it reads."""
+"""MPI: binding the library, handles, topologies, and devices whose memory MPI reads."""

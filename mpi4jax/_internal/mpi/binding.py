@@ -1,4 +1,4 @@
-"""Binds the MPI of this process and registers its handlers with XLA, once."""
+"""Binding of the core to the MPI of this process, and registration of handlers with XLA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from . import context
 
-# MPI looks for it when it is initialised, which importing mpi4py does.
+# MPI looks for the context of a GPU when it is initialised, which importing mpi4py does.
 context.prepare()
 
 try:
@@ -25,13 +25,13 @@ except RuntimeError as error:
 
 from mpi4jax import _core  # noqa: E402
 
-from ..watch.startup import follow  # noqa: E402
+from ..watch.startup import start  # noqa: E402
 from ..xla.effects import custom_call_target  # noqa: E402
 from ..xla.jax_compat import register_ffi_target  # noqa: E402
 
 
 def abi() -> str:
-    """The ABI of the MPI that mpi4py uses, told from what its handles are."""
+    """The ABI of the MPI that mpi4py uses, recognised by its handles."""
     if MPI._sizeof(MPI.Comm) == 4:
         return "mpich"
     # The standard ABI's predefined handles are small numbers (MPI-5.0 §20), Open MPI's
@@ -39,12 +39,12 @@ def abi() -> str:
     return "standard" if MPI._handleof(MPI.COMM_WORLD) < 4096 else "openmpi"
 
 
-#: The names of all operations in records. JAX's collectives have one of their own.
+#: Names of all operations in records. "comm_split" is one of JAX's collectives only.
 operations: list[str] = []
 
 
 def load() -> None:
-    """Bind MPI, and have XLA know the handlers."""
+    """Bind MPI, and register the handlers with XLA."""
     release = MPI.Get_library_version()
     library = release.splitlines()[0].strip(" ,\0")
     _core.set_mpi_release(release)
@@ -61,5 +61,4 @@ def load() -> None:
             register_ffi_target(custom_call_target(name), capsule, platform, api_version=1)
     operations[:] = [*(name for name, _ in on_host), "comm_split"]
     if MPI.Is_initialized():
-        # As soon as possible: the processes have to know the same copies.
-        follow()
+        start()

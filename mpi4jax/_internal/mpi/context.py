@@ -1,12 +1,12 @@
-"""The context of a GPU, which has to be there before MPI is initialised.
+"""The GPU context of this process, which has to exist before MPI is initialised.
 
-An MPI that is CUDA-aware looks for a current context in MPI_Init. Without one, Open MPI
-stays without support for GPUs, in parts or for good, and takes their memory for the host's
+A CUDA-aware MPI looks for a current context in MPI_Init. Without a context, Open MPI stays
+without support for GPUs, in parts or for good, and takes device memory for host memory
 (open-mpi/ompi#11084, #11831, #13354). JAX makes its context at its first computation, long
-after mpi4py was imported. So it is made here before: the device's primary one, which all
-libraries of a process have in common.
+after mpi4py was imported. So this file makes the context before: the primary context of the
+device, which all libraries of a process share.
 
-Nothing in this file imports mpi4py, as that may initialise MPI.
+Nothing here imports mpi4py, as that may initialise MPI.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from ..xla import jax_compat
 
 _NAME = "mpi4jax.prepare_gpu"
 
-#: NVIDIA's driver for Linux has a folder in it for each device.
+#: Folder in which NVIDIA's driver for Linux has a folder for each device.
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
-#: The variables with the rank of this process on its host, of launchers that JAX does not
-#: know: Hydra (MPICH, Intel MPI), Open MPI 5, and MVAPICH.
+#: Environment variables that hold the rank of this process on its host, set by launchers
+#: that JAX does not know: Hydra (MPICH, Intel MPI), Open MPI 5, and MVAPICH.
 _LOCAL_RANKS = (
     "MPI_LOCALRANKID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MV2_COMM_WORLD_LOCAL_RANK",
 )
 
-#: Why MPI found no context, if it found none.
+#: Reason why MPI found no context, empty if it found one.
 _why_none = "JAX was not set to use a GPU when mpi4jax was imported"
 
 
 def why_none() -> str:
-    """Why MPI found no context when it was initialised."""
+    """Reason why MPI found no context when it was initialised, empty if it found one."""
     return _why_none
 
 
 def may_be_direct() -> bool:
-    """Whether MPI may get the memory of GPUs. Without a context, no driver is asked."""
+    """Whether MPI may be passed device memory. Without a context, no driver is asked."""
     if settings.use_cuda_mpi is None:
         return not _why_none and _core.is_direct()
     return settings.use_cuda_mpi and jax_compat.may_use_cuda()
 
 
 def prepare() -> None:
-    """Have MPI find the context that JAX will use, if it may get the memory of GPUs.
+    """Make the GPU context that JAX will use, for MPI to find, if MPI may get GPU memory.
 
-    Called before mpi4py is imported.
+    Call this before mpi4py is imported.
     """
     global _why_none
     wanted = settings.use_cuda_mpi
     if wanted is False or not jax_compat.may_use_cuda():
         return
     if _mpi_is_initialized():
-        # The program may have used its GPU before that.
+        # The program may have used its GPU before it initialised MPI.
         has_context = _core.note_start_context()
         _why_none = "" if has_context else "it was initialised before mpi4jax was imported"
         return
@@ -78,23 +78,23 @@ def prepare() -> None:
 
 
 def prepare_gpu(device: int | None = None) -> None:
-    """Have a CUDA-aware MPI find the context of this process's GPU.
+    """Make the context of this process's GPU, for a CUDA-aware MPI to find.
 
-    Such an MPI looks for a context when it is initialised, and may crash on the memory of
-    GPUs if there was none. ``import mpi4jax`` makes it if mpi4py was not imported before,
-    and it is clear which GPU this process will use. Call this function where that is not
-    so, with ``mpi4py.rc.initialize = False``, before MPI is initialised. The context is the
-    one that JAX uses, and is current on the calling thread afterwards.
+    A CUDA-aware MPI looks for a GPU context when it is initialised, and may crash on the
+    memory of GPUs if there was none. ``import mpi4jax`` makes the context if mpi4py was not
+    imported before, and it is clear which GPU this process will use. Otherwise, set
+    ``mpi4py.rc.initialize = False``, and call this function before MPI is initialised. The
+    context is the one that JAX uses, and is current on the calling thread afterwards.
 
     Arguments:
-        device: The number of the GPU among those that this process sees. By default, the
-            first of ``jax_cuda_visible_devices``, the only one that is visible, or that
-            with the number of this process on its host, which JAX gives it in a
-            distributed program.
+        device: The index of the GPU among the GPUs that this process sees. By default, the
+            first of ``jax_cuda_visible_devices``, the only visible GPU, or the GPU whose
+            index is the rank of this process on its host: JAX assigns this GPU to the
+            process in a distributed program.
 
     Raises:
         RuntimeError: if MPI is initialised already, or the driver refuses.
-        ImportError: if there is no driver of a GPU.
+        ImportError: if there is no GPU driver.
 
     """
     global _why_none
@@ -118,7 +118,7 @@ def prepare_gpu(device: int | None = None) -> None:
 
 
 def missing_driver() -> ImportError:
-    """The error for arrays of GPUs that can't be used."""
+    """The error for arrays on GPUs without a driver that can be used."""
     why = _core.why_no_device() or f"the driver is that of {_core.device()}"
     return ImportError(
         "The mpi4jax GPU extensions could not be imported: "
@@ -132,17 +132,17 @@ def _mpi_is_initialized() -> bool:
 
 
 def _only_device(gpus: Path = _GPUS) -> int | None:
-    """The GPU that JAX is sure to use, None if that is open.
+    """The index of the GPU that JAX is sure to use, None if several are possible.
 
-    The driver is not asked. When it is initialised it reads CUDA_VISIBLE_DEVICES, which a
-    program may set later, once it knows its rank.
+    This does not ask the driver, which reads CUDA_VISIBLE_DEVICES when it is initialised: a
+    program may set this variable later, once it knows its rank.
     """
     in_use = jax_compat.gpu_in_use()
     if in_use is not None:
         return in_use
     visible_to_jax = jax_compat.visible_gpus()
     if visible_to_jax:
-        # JAX takes all of them, and the first one by default.
+        # JAX takes all of them, and computes on the first one by default.
         return min(visible_to_jax)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -153,12 +153,12 @@ def _only_device(gpus: Path = _GPUS) -> int | None:
 
 
 def _likely_device() -> int:
-    """The GPU to prepare of several, where the user wants MPI to get their memory.
+    """The index of the GPU to prepare if several are visible.
 
-    By itself, JAX takes all visible GPUs, and computes on the first one. As a part of a
-    distributed program it takes the GPU whose ordinal is the rank of the process on its
-    host. So this one is in use either way, and its context costs nothing more. Arrays on
-    another GPU are noticed when they are communicated.
+    Outside of a distributed program, JAX takes all visible GPUs, and computes on the first
+    one. In a distributed program, JAX takes the GPU whose index is the rank of the process
+    on its host. So this GPU is in use either way, and its context costs nothing more.
+    Arrays on another GPU are noticed when they are communicated.
     """
     local_rank = jax_compat.local_rank()
     if local_rank is None:

@@ -1,4 +1,4 @@
-"""Whether the processes of a node share its cores, and what is done about it."""
+"""Sharing of a node's cores between its processes, and the wait policy for it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mpi4jax import _core, _launcher
 
 from ..environment import settings
 
-#: The variables that say how many threads XLA makes, in place of the number of cores.
+#: Environment variables with the number of XLA's threads, by default one for each core.
 XLA_THREADS = ("PJRT_NPROC", "NPROC")
 
-#: The variables by which a user chooses how many threads OpenBLAS makes.
+#: Environment variables in which a user sets the number of OpenBLAS's threads.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class Cores(NamedTuple):
-    """Who wants to compute on a node: `threads` for each of its processes, on its CPUs."""
+    """Load of a node: its number of processes, of threads in each process, and of CPUs."""
 
     processes: int
     threads: int
@@ -30,12 +30,12 @@ class Cores(NamedTuple):
 
     @property
     def are_enough(self) -> bool:
-        """Whether there is one for each process."""
+        """Whether there is a CPU for each process."""
         return self.processes <= self.cpus
 
     @property
     def are_shared(self) -> bool:
-        """Whether a thread that polls takes its core from one that computes."""
+        """Whether a thread that polls takes a core from a thread that computes."""
         return self.processes > 1 and self.processes * self.threads > self.cpus
 
     def __str__(self) -> str:
@@ -43,19 +43,22 @@ class Cores(NamedTuple):
 
 
 def allowed() -> int:
-    """How many cores this process may run on."""
+    """Number of cores on which this process may run."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def of_this_node(environ: Mapping[str, str] = os.environ) -> Cores:
-    """What the launcher, the affinity and XLA's settings say, without communication."""
+    """Load of this node as the launcher, the affinity and XLA's settings describe it.
+
+    This needs no communication.
+    """
     return Cores(_launcher.processes_on_node(environ), _threads(environ), _cpus())
 
 
 def _threads(environ: Mapping[str, str]) -> int:
-    """How many threads XLA computes with in this process."""
+    """Number of threads on which XLA computes in this process."""
     flag = re.findall(r"--xla_cpu_multi_thread_eigen=(\w+)", environ.get("XLA_FLAGS", ""))
     if flag and flag[-1].lower() in ("false", "0"):
         return 1
@@ -66,26 +69,26 @@ def _threads(environ: Mapping[str, str]) -> int:
 def _cpus(
     groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """How many CPUs the processes of this node may run on together."""
+    """Number of CPUs on which the processes of this node may run together."""
     count = os.cpu_count() or 1
     try:
         path = own.read_text().partition("::")[2].strip()
         allowed_here = (groups / path.lstrip("/") / "cpuset.cpus.effective").read_text()
     except OSError:
-        return count  # no container and no batch system, or version 1 of control groups
+        return count  # no container, no batch system, or version 1 of control groups
     ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed_here)
     return sum(int(end or begin) - int(begin) + 1 for begin, end in ranges) or count
 
 
-#: How the ranks of this node share its cores.
+#: Load of this node.
 cores = of_this_node()
 
-#: How the operations of this process wait, for `doctor`.
+#: Description of how operations of this process wait, for `doctor`.
 waits = "spin"
 
 
 def set_up() -> None:
-    """Have waits poll, or give way where ranks share cores, or as `MPI4JAX_WAIT` says."""
+    """Set how waits behave: as `MPI4JAX_WAIT` says, or by whether ranks share cores."""
     global waits
     if settings.wait == "spin":
         return
@@ -101,19 +104,19 @@ def set_up() -> None:
 
 
 def _limit_blas(threads: int) -> None:
-    """Have the OpenBLAS of JAX's linear algebra, which is SciPy's, make fewer threads.
+    """Limit the threads of the OpenBLAS in JAX's linear algebra, which is SciPy's.
 
-    Its threads wait for each other by polling. Where they are more than cores, a
+    Threads of OpenBLAS poll while they wait for each other. With more threads than cores, a
     factorisation takes up to twenty times as long.
     """
     if threads >= allowed() or any(map(os.environ.get, _BLAS_THREADS)):
         return
-    # Read when the library is loaded, which JAX does when it needs it first.
+    # OpenBLAS reads this when it is loaded, which JAX does at the first use.
     os.environ[_BLAS_THREADS[0]] = str(threads)
     loaded = getattr(sys.modules.get("scipy.linalg.cython_blas"), "__file__", None)
     if loaded is None:
         return
-    # The symbols of the libraries that an extension module depends on are found in it.
+    # Symbols of the libraries on which an extension module depends are found through it.
     set_threads = getattr(ctypes.CDLL(loaded), "scipy_openblas_set_num_threads", None)
     if set_threads is not None:
         set_threads(threads)

@@ -1,4 +1,4 @@
-"""Arrays in the memory of GPUs: whether MPI takes them, and in which pieces they travel."""
+"""Arrays in device memory: whether MPI takes them, and the chunks of their messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ..environment import settings
 from ..xla.jax_compat import GPU_PLATFORMS
 from . import context
 
-#: Longer messages travel in chunks: one is copied while another one travels.
+#: Bytes in each chunk of a longer message. One chunk is copied while another one travels.
 DEFAULT_CHUNK = 4 << 20
-#: Chunks are a multiple of it, so that they hold the same bytes of arrays of any type.
+#: Bytes of the largest element. Chunks are a multiple of this size, so that a chunk is
+#: equally long for arrays of any type.
 LARGEST_ELEMENT = 16
-#: MPI counts the elements of a message in an int.
+#: Largest size of a chunk in bytes, as MPI counts the elements of a message in an int.
 LARGEST_CHUNK = 1 << 30
 
 
@@ -34,9 +35,9 @@ def has_sycl_support() -> bool:
 
 
 def prepare(platform: str) -> None:
-    """Raise if arrays on a platform of JAX's that has device memory can't be used.
+    """Check that arrays on a JAX platform with device memory can be used. Raise if not.
 
-    Warns, once, where they may be used in a way that is not the best.
+    Warn once if MPI may crash on such arrays, or copies may be made without need.
     """
     if _core.device() != platform:
         raise context.missing_driver()
@@ -45,7 +46,7 @@ def prepare(platform: str) -> None:
 
 @functools.cache
 def check_mpi() -> None:
-    """Warn where MPI may crash on device memory, or copies may be made for nothing."""
+    """Warn if MPI may crash on device memory, or copies may be made without need."""
     wanted, supported = settings.use_cuda_mpi, _core.mpi_takes_device_memory()
     if wanted and supported is False:
         warnings.warn(
@@ -66,7 +67,7 @@ def check_mpi() -> None:
 
 
 def _no_context(is_wanted: bool) -> str:
-    """The warning where MPI found no context of a GPU's."""
+    """The warning that MPI found no GPU context."""
     consequence = (
         "MPI4JAX_USE_CUDA_MPI=1 has it get that nevertheless, which may crash the program"
         if is_wanted
@@ -82,11 +83,11 @@ def _no_context(is_wanted: bool) -> str:
 
 
 def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
-    """The bytes after which a message is split on this communicator, or 0.
+    """Number of bytes in a chunk of a message on this communicator, 0 for no chunks.
 
-    All processes must split alike. On a communicator that mpi4jax shares with others that
-    is up to the user, who says so by MPI4JAX_STAGING_CHUNK. On its own, which all processes
-    make together here, they come to an agreement.
+    All processes have to use the same number. On a communicator that mpi4jax shares with
+    other code, the user is responsible for that, and sets MPI4JAX_STAGING_CHUNK. On the
+    private communicator, which all processes make together, they agree here.
     """
     chunk = settings.staging_chunk
     if chunk is None:
@@ -100,7 +101,7 @@ def chunk_of(comm: MPI.Intracomm, is_private: bool) -> int:
 
 
 def _uses_copies() -> bool:
-    """Whether this process hands copies of its arrays to MPI."""
+    """Whether this process passes host copies of its arrays to MPI."""
     if _core.device() is None or _core.is_direct():
         return False
     return jax.default_backend() in ("gpu", *GPU_PLATFORMS)

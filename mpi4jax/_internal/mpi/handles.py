@@ -1,9 +1,9 @@
-"""MPI objects as the small numbers by which compiled programs know them.
+"""Numbers of MPI objects in compiled programs.
 
-A communicator carries its number as an MPI attribute (MPI-4.1 §7.7), so that every
-mpi4py object around the same handle has the same number, and MPI itself says when the
-communicator is freed. Numbers are given out in the order of first use and never twice,
-so ranks that run the same program compile the same program.
+A communicator carries its number in an MPI attribute (MPI-4.1 §7.7). So all mpi4py objects
+with the same handle have the same number, and MPI reports when the communicator is freed.
+Numbers are assigned in the order of first use and never twice, so ranks that run the same
+program compile the same program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import sys
 import warnings
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,14 +27,14 @@ from ..arguments.checks import check, reject
 from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.hashable import HashableMPIType, handle, unpack_hashable
 from ..arguments.types import Array, Unchecked
-from ..watch import startup
-from ..watch.late_ranks import LateRankReport
+from ..watch import startup, whereabouts
+from ..watch.meetings import meeting
 from ..xla.flush import flush
 from ..xla.jax_compat import MeshAxes, axes_of_shard_map
 from . import device
 from .topology import Neighbors, neighbors_of
 
-#: The types of the arguments that stand for MPI objects, and these types in words.
+#: Types of the arguments for MPI objects, and descriptions of these types for errors.
 COMM = (
     (type(None), MPI.Intracomm, HashableMPIType),
     "an MPI communicator such as MPI.COMM_WORLD, or None",
@@ -44,7 +44,7 @@ STATUS = (type(None), MPI.Status, HashableMPIType), "an MPI.Status or None"
 
 
 class Communicator:
-    """A communicator, as compiled programs know it: its number, and what never changes."""
+    """A communicator in compiled programs: its number, and its constant properties."""
 
     __slots__ = (
         "__weakref__",
@@ -60,9 +60,10 @@ class Communicator:
         "size",
     )
 
-    #: Whether it is that of a program on a mesh, which is the same program on all ranks.
-    is_on_mesh: ClassVar[bool] = False
-    #: The axes of that mesh along which its processes are, in the order of ranks.
+    #: Whether the communicator belongs to a program on a mesh with several processes, which
+    #: is the same on all ranks and knows its rank only when it runs.
+    is_on_mesh: bool = False
+    #: The axes of that mesh along which the processes are, in the order of ranks.
     axes: tuple[Hashable, ...] = ()
 
     def __init__(
@@ -77,20 +78,20 @@ class Communicator:
         self.number = comm_number
         self._rank = rank
         self.size = size
-        #: The largest tag that messages can have.
+        #: The largest tag of a message.
         self.last_tag = last_tag
         #: The neighbors of this process, if the communicator has a topology.
         self.neighbors = neighbors
-        #: The compiled programs of eager calls, by operation and parameters. They go with
-        #: the communicator.
+        #: The compiled programs of eager calls, by operation and parameters. They are
+        #: dropped when the communicator is freed.
         self.programs: dict[Hashable, Any] = {}
-        #: Whether MPI has said that it is no more.
+        #: Whether MPI has freed the communicator.
         self.is_freed = False
-        #: The ranks of its processes in COMM_WORLD.
+        #: The ranks in COMM_WORLD of the communicator's processes.
         self.members = members
-        #: The axes of a mesh along which its processes are, if it was made for these.
+        #: The axes of a mesh for which the communicator was made, if it was.
         self.mesh_axes: tuple[Hashable, ...] | None = None
-        #: What stands for it in programs on meshes.
+        #: The mesh communicators of this communicator, by the mesh.
         self.on_meshes: dict[MeshAxes, MeshCommunicator] = {}
 
     @property
@@ -99,19 +100,20 @@ class Communicator:
         return self._rank
 
     def rank_in_program(self) -> int | Array:
-        """The rank of the process that runs a program: a number, or a value of it."""
+        """The rank of the process that runs a program: an integer, or a traced value."""
         return self._rank
 
     def check_mesh(self, function: str) -> None:
-        """Raise NotImplementedError in a `shard_map`, where others stand for it."""
-        if self.size > 1 and axes_of_shard_map() is not None:
+        """Raise NotImplementedError in a `shard_map`, which needs a mesh communicator."""
+        mesh = axes_of_shard_map()
+        if self.size > 1 and mesh is not None and mesh.size > 1:
             raise NotImplementedError(
                 f"{function} was called in a jax.shard_map over several processes with "
                 "ranks that are known when it is traced, such as those of a halo.Plan"
             )
 
     def on_mesh(self, function: str, mesh: MeshAxes) -> MeshCommunicator:
-        """What stands for it in a program on a mesh that calls `function`."""
+        """The mesh communicator for a program on a mesh that calls `function`."""
         on_mesh = self.on_meshes.get(mesh)
         if on_mesh is None:
             axes = self._axes_of(function, mesh)
@@ -119,18 +121,20 @@ class Communicator:
         return on_mesh
 
     def _axes_of(self, function: str, mesh: MeshAxes) -> tuple[Hashable, ...]:
-        """The axes of a mesh along which its processes are.
+        """The axes of a mesh along which the communicator's processes are.
 
-        Raises ValueError where that can't be.
+        Raise ValueError if the communicator does not fit the mesh.
         """
-        if self.size == 1:
-            return ()
+        if self.size == 1 and self.mesh_axes is None:
+            # Along the axes of a mesh in one process, all values are equal. In a mesh of
+            # several processes, this communicator has one of them.
+            return mesh.manual if mesh.size == 1 else ()
         sizes = dict(zip(mesh.names, mesh.sizes, strict=True))
-        in_words = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
-        if mesh.is_partly_automatic:
+        described = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
+        if mesh.is_partly_automatic and self.size > 1:
             raise ValueError(
                 f"{function} was called in a jax.shard_map over some axes of the mesh "
-                f"({in_words}), expected one over all of them. Leave `axis_names` out, "
+                f"({described}), expected one over all of them. Leave `axis_names` out, "
                 "and name the axes in `in_specs` and `out_specs`"
             )
         axes = mesh.names if self.mesh_axes is None else self.mesh_axes
@@ -138,14 +142,14 @@ class Communicator:
         if unknown:
             raise ValueError(
                 f"{function} got a communicator of the mesh axis {unknown[0]!r}, and the "
-                f"mesh of this jax.shard_map has no such axis ({in_words})"
+                f"mesh of this jax.shard_map has no such axis ({described})"
             )
         count = math.prod(sizes[axis] for axis in axes)
         if count != self.size:
             along = "" if self.mesh_axes is None else f" along {', '.join(map(repr, axes))}"
             raise ValueError(
                 f"{function} got a communicator of {self.size} processes in a "
-                f"jax.shard_map over a mesh of {count} devices{along} ({in_words}), "
+                f"jax.shard_map over a mesh of {count} devices{along} ({described}), "
                 "expected a process for each device. mpi4jax.axis_comm(mesh, axes) gives "
                 "the communicator of some axes or of all"
             )
@@ -156,21 +160,20 @@ class Communicator:
 
 
 class MeshCommunicator(Communicator):
-    """A communicator in a program on a mesh, which is the same program on all ranks.
+    """A communicator in a program on a mesh.
 
-    So its rank is known only when the program runs.
+    The program is the same on all ranks, so with several processes the rank is known only
+    when the program runs.
     """
 
-    __slots__ = ("axes", "mesh")
-
-    is_on_mesh = True
+    __slots__ = ("axes", "is_on_mesh", "mesh")
 
     def __init__(
         self, communicator: Communicator, mesh: MeshAxes, axes: tuple[Hashable, ...]
     ) -> None:
         super().__init__(
             communicator.number,
-            communicator.rank,
+            communicator._rank,
             communicator.size,
             communicator.last_tag,
             communicator.neighbors,
@@ -178,15 +181,18 @@ class MeshCommunicator(Communicator):
         )
         self.mesh = mesh
         self.axes = axes
+        self.is_on_mesh = self.size > 1
 
     def check_mesh(self, function: str) -> None:
         pass
 
-    def rank_in_program(self) -> Array:
-        return jax.lax.axis_index(self.axes)
+    def rank_in_program(self) -> int | Array:
+        return jax.lax.axis_index(self.axes) if self.is_on_mesh else self._rank
 
     @property
     def rank(self) -> int:
+        if not self.is_on_mesh:
+            return self._rank
         raise NotImplementedError(
             "this can't be called in a jax.shard_map over several processes, as what it "
             "does depends on the rank when it is traced. The program has to be the same "
@@ -200,46 +206,69 @@ class MeshCommunicator(Communicator):
 _by_handle: dict[int, Communicator] = {}
 _default_comm: MPI.Intracomm | None = None
 
-#: The numbers of communicators that have the same one in every program, and the next one.
+#: Fixed numbers of predefined communicators, and the next free number.
 _DEFAULT, _WORLD, _SELF, _next_comm_number = range(4)
 
 
 def default_comm(
-    doing: str = "in its first call without `comm=`",
-    rule: str = "all ranks of MPI.COMM_WORLD have to make their first call without `comm=` "
-    "together, as it makes the default communicator, a clone of that one.",
+    doing: str = "its first call without `comm=`",
+    rule: str = "all ranks have to make their first call without `comm=` together, as it "
+    "makes the default communicator.",
 ) -> MPI.Intracomm:
     """The communicator of calls without `comm`: a clone of COMM_WORLD.
 
-    If it has to be made and others are late for that, `doing` and `rule` are reported.
+    The first call makes it. If other ranks are late for that, the hang report has the texts
+    `doing` and `rule`.
     """
     global _default_comm
     if _default_comm is None:
         _core.check_available()
+        startup.start()
         # Programs that were called before may use COMM_WORLD in other threads.
         flush()
-        unknown = "What the others do is not known before they do."
-        with LateRankReport(doing, f"{rule} {unknown}"):
+        with meeting(doing, rule):
             _default_comm = MPI.COMM_WORLD.Clone()
+            startup.agree()
         _register(_default_comm, _DEFAULT)
-        startup.connect()
     return _default_comm
 
 
 def get_default_comm() -> MPI.Intracomm:
-    """The default communicator for other packages, which may communicate on it."""
+    """The default communicator, for other packages that may communicate on it."""
     _core.share_default()
     return default_comm()
 
 
+#: Number of attributes that MPICH has without allocating memory for more.
+_PREALLOCATED_ATTRIBUTES = 32
+
+
 @functools.cache
 def _keyval() -> int:
-    # Made on first use: MPI need not be initialised when mpi4jax is imported.
+    # Made at the first use, as MPI need not be initialised when mpi4jax is imported.
+    _allocate_attributes()
     return MPI.Comm.Create_keyval(delete_fn=_forget)
 
 
+def _allocate_attributes() -> None:
+    """Make MPICH allocate more attributes, once.
+
+    MPICH 5.0.2 frees a communicator's attributes one by one (`MPIR_Attr_delete_list`).
+    Before mpi4py calls a delete function, it asks for the communicator's topology, and
+    MPICH looks for that among the freed attributes, too. If the last preallocated attribute
+    is one of these, the process crashes, also without mpi4jax.
+    """
+    comm = MPI.COMM_SELF
+    keyvals = [MPI.Comm.Create_keyval() for _ in range(_PREALLOCATED_ATTRIBUTES)]
+    for keyval in keyvals:
+        comm.Set_attr(keyval, None)
+    for keyval in keyvals:
+        comm.Delete_attr(keyval)
+        MPI.Comm.Free_keyval(keyval)
+
+
 def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
-    # Programs that were called before may still be using it.
+    # Programs that were called before may still use the communicator.
     if not sys.is_finalizing() and not MPI.Is_finalized():
         try:
             flush()
@@ -275,7 +304,7 @@ def _register(comm: MPI.Intracomm, comm_number: int) -> Communicator:
 
 
 def _last_tag(comm: MPI.Intracomm) -> int:
-    """The largest tag: an attribute of COMM_WORLD, at least (MPI-4.1 §9.1.2)."""
+    """The largest tag: an attribute of at least COMM_WORLD (MPI-4.1 §9.1.2)."""
     last_tag: Any = comm.Get_attr(MPI.TAG_UB)
     if last_tag is None:
         last_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
@@ -283,9 +312,9 @@ def _last_tag(comm: MPI.Intracomm) -> int:
 
 
 def _name_of(comm: MPI.Intracomm, comm_number: int) -> str:
-    """The name of a communicator in reports: the user's, if it has one."""
+    """The name of a communicator in reports: the user's name, if any."""
     predefined = {_DEFAULT: "COMM_WORLD", _WORLD: "MPI.COMM_WORLD", _SELF: "MPI.COMM_SELF"}
-    # Some MPIs name the copies that they make after the original.
+    # Some MPIs name a copy of a communicator after the original.
     name = comm.Get_name()
     is_users = bool(name) and not name.startswith("MPI")
     return predefined.get(comm_number) or (
@@ -297,22 +326,35 @@ def members_of(comm: MPI.Intracomm) -> list[int]:
     """The ranks in COMM_WORLD of a communicator's processes."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     try:
-        # In mpi4py 3.1, this is a method of the class, with the same arguments.
+        # mpi4py 3.1 has this as a class method, with the same arguments.
         return list(MPI.Group.Translate_ranks(group, range(group.Get_size()), world))
     finally:
         group.Free()
         world.Free()
 
 
+def _known_members(comm: MPI.Comm) -> Sequence[int] | None:
+    """The ranks in COMM_WORLD of a communicator's processes, without asking MPI."""
+    if comm == MPI.COMM_WORLD:
+        return range(comm.Get_size())
+    known = _by_handle.get(_handleof(comm))
+    return None if known is None else known.members
+
+
+whereabouts.set_known_members(_known_members)
+
+
 def communicator(function: str, comm: object) -> Communicator:
-    """What `comm` stands for in a call of `function`: on a mesh, or a communicator."""
+    """The communicator `comm` in a call of `function`, or its mesh communicator."""
     registered = registered_communicator(function, comm)
     mesh = axes_of_shard_map()
-    return registered if mesh is None else registered.on_mesh(function, mesh)
+    if mesh is None or (mesh.size == 1 and registered.size > 1):
+        return registered
+    return registered.on_mesh(function, mesh)
 
 
 def registered_communicator(function: str, comm: object) -> Communicator:
-    """The communicator `comm`, whatever program calls `function`."""
+    """The communicator `comm`, independent of the program that calls `function`."""
     if comm is None:
         comm = _default_comm
     try:
@@ -322,9 +364,10 @@ def registered_communicator(function: str, comm: object) -> Communicator:
 
 
 def check_not_freed(function: str, communicator: Communicator) -> None:
-    """Refuse a plan when its communicator is gone, on each process that communicates.
+    """Raise ValueError if the communicator of a plan was freed.
 
-    MPI may have given its handle to another one by then.
+    MPI may have given the handle to another communicator. Each process that communicates
+    raises.
     """
     if communicator.is_freed:
         raise ValueError(
@@ -334,7 +377,7 @@ def check_not_freed(function: str, communicator: Communicator) -> None:
 
 
 def _find_communicator(function: str, comm: object) -> Communicator:
-    """The communicator for a `comm` that is new, wrapped, or no communicator at all."""
+    """The communicator for a `comm` that is new or wrapped. Raise for anything else."""
     comm = default_comm() if comm is None else _unwrap_comm(function, comm)
     registered = _by_handle.get(_handleof(comm))
     if registered is not None:
@@ -349,7 +392,7 @@ def _find_communicator(function: str, comm: object) -> Communicator:
 
 
 def _unwrap_comm(function: str, comm: object) -> MPI.Intracomm:
-    """An argument `comm`, unwrapped. Raises if one can't communicate on it."""
+    """The unwrapped argument `comm`. Raise if it is not a communicator we support."""
     comm = unpack_hashable(comm)
     hint = ""
     if isinstance(comm, MPI.Comm):
@@ -368,7 +411,7 @@ def _unwrap_comm(function: str, comm: object) -> MPI.Intracomm:
 
 
 _op_numbers: dict[int, int] = {}
-# Keeps user-made operators alive for the compiled programs that refer to them.
+# User-made operators, kept alive for the compiled programs that refer to them.
 _user_operators: list[MPI.Op] = []
 
 
@@ -381,7 +424,7 @@ def operator_number(function: str, op: object) -> int:
 
 
 def _find_operator(function: str, op: Unchecked) -> int:
-    """The number of an `op` that is new, wrapped, or no operator at all."""
+    """The number of an `op` that is new or wrapped. Raise for anything else."""
     check(function, "op", *OP, op)
     op = unpack_hashable(op)
     op_number = _op_numbers.get(_handleof(op))
@@ -404,10 +447,10 @@ def _add_operator(op: MPI.Op) -> int:
 
 NO_STATUS = -1
 
-# Statuses that compiled programs fill: kept alive, as the programs hold their number.
+# Statuses that compiled programs fill, kept alive as the programs hold their numbers.
 _statuses: list[MPI.Status] = []
 _status_numbers: dict[int, int] = {}
-# Numbers for calls that are over when they return, to be used again.
+# Numbers that `borrow_status_number` can give out again.
 _free_status_numbers: list[int] = []
 _next_status_number = itertools.count()
 
@@ -427,7 +470,7 @@ def status_number(function: str, status: Unchecked) -> int:
 
 
 def borrow_status_number(function: str, status: object) -> int:
-    """A number for a status that is filled once, and is then to be returned."""
+    """A number for a status that one call fills, to be returned after the call."""
     check(function, "status", *STATUS, status)
     free = _free_status_numbers
     status_number = free.pop() if free else next(_next_status_number)

@@ -1,9 +1,9 @@
-"""Programs on meshes: the communicators of axes, and programs that are equal on all ranks.
+"""Programs on meshes: communicators of mesh axes, and the comparison of programs.
 
-XLA puts its collectives and our calls in an order of its own choice, which is the same on
-all ranks if the program is. So a program with operations in a `shard_map` is compared over
-its ranks before it runs for the first time: one that differs would hang, or receive what
-was sent for another call.
+XLA chooses the order of its collectives and our calls, which is the same on all ranks if
+the program is. So a program with operations in a `shard_map` is compared over its ranks
+before its first run: programs that differ would hang, or receive messages that were sent
+for other calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.checks import reject
-from ..watch.late_ranks import LateRankReport
+from ..arguments.types import Unchecked
+from ..watch.meetings import meeting
 from ..xla.call_sites import CALL_SITE, CallNote
 from ..xla.flush import flush
 from ..xla.jax_compat import axes_of_shard_map, ir
@@ -38,12 +39,12 @@ _NAME = "mpi4jax.axis_comm"
 #: The devices of a mesh.
 Devices: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 
-#: The rank in COMM_WORLD of each of JAX's processes, as `distributed.initialize` has it.
+#: The rank in COMM_WORLD of each of JAX's processes, as set by `distributed.initialize`.
 _world_ranks: Sequence[int] | None = None
 
 
 def set_world_ranks(ranks: Sequence[int]) -> None:
-    """Say which rank in COMM_WORLD each of JAX's processes has."""
+    """Set the rank in COMM_WORLD of each of JAX's processes."""
     global _world_ranks
     _world_ranks = ranks
 
@@ -57,7 +58,10 @@ def world_rank(device: jax.Device) -> int:
 def ranks_along(
     devices: Devices, names: Sequence[Hashable], axes: Sequence[Hashable]
 ) -> list[int]:
-    """The ranks in COMM_WORLD of the processes along some axes of a mesh, with this one."""
+    """The ranks in COMM_WORLD of this process and the others along some axes of a mesh.
+
+    Empty if the mesh has no device of this process.
+    """
     own = MPI.COMM_WORLD.Get_rank()
     positions = [names.index(axis) for axis in axes]
     moved = np.moveaxis(devices, positions, range(-len(positions), 0))
@@ -74,15 +78,15 @@ def axis_comm(
 ) -> MPI.Intracomm:
     """Return the communicator of some axes of a mesh, for :func:`jax.shard_map`.
 
-    It has the processes along these axes that have the same position along the others. In
-    a program on the mesh, ``jax.lax.axis_index(axes)`` is the rank. All processes of the
-    mesh have to make the first call for the same axes together. Later calls return the
-    same communicator.
+    The communicator contains the processes that differ from this one in their position
+    along these axes only. In a program on the mesh, ``jax.lax.axis_index(axes)`` is the
+    rank. All processes of the mesh have to make the first call for the same axes together.
+    Later calls return the same communicator.
 
     Arguments:
-        mesh (jax.sharding.Mesh): A mesh with a device of each process.
-        axes: The name of an axis, or a tuple of them, in the order in which they count the
-            ranks. By default, those of the whole mesh.
+        mesh (jax.sharding.Mesh): A mesh with one device of each process.
+        axes: The name of an axis, or a tuple of names, in the order in which the axes count
+            the ranks. By default, all axes of the mesh.
 
     """
     if not isinstance(mesh, jax.sharding.Mesh):
@@ -109,18 +113,24 @@ def axis_comm(
 
 
 def names_of(
-    mesh: jax.sharding.Mesh, names: str | Sequence[Hashable] | None
+    function: str, mesh: Unchecked, names: str | Sequence[Hashable] | None
 ) -> tuple[Hashable, ...]:
-    """The names of some axes of a mesh: one, several, or by default all."""
+    """The names of some axes of a mesh as a tuple: by default all."""
+    if not isinstance(mesh, jax.sharding.Mesh):
+        reject(function, "mesh", "a jax.sharding.Mesh", mesh)
     if names is None:
         return tuple(mesh.axis_names)
-    return (names,) if isinstance(names, str) else tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Sequence):
+        reject(function, "names", "the name of an axis, or a sequence of names", names)
+    return tuple(names)
 
 
 def check_program(function: str, names: Sequence[Hashable]) -> None:
-    """Refuse a call that is not in a program along these axes of a mesh."""
+    """Raise ValueError if the calling program does not run along these axes of a mesh."""
     mesh = axes_of_shard_map()
-    if mesh is None or not set(names) <= set(mesh.manual):
+    if mesh is None or mesh.size == 1 or not set(names) <= set(mesh.manual):
         raise ValueError(
             f"{function} was called outside of a program on the plan's mesh, expected a "
             f"call in a jax.shard_map over its axes ({', '.join(map(repr, names))})"
@@ -129,25 +139,22 @@ def check_program(function: str, names: Sequence[Hashable]) -> None:
 
 @functools.cache
 def _comm_along(ranks: tuple[int, ...], axes: tuple[Hashable, ...]) -> MPI.Intracomm:
-    """The communicator of these ranks, which are those along axes of a mesh."""
-    name = (
-        f"mesh axes {', '.join(map(str, axes))}"
-        if len(axes) > 1
-        else f"mesh axis {axes[0]}"
-    )
-    comm = _create(ranks, f"in mpi4jax.axis_comm, for {name}")
+    """The communicator of these ranks, which lie along axes of a mesh."""
+    plural = "axis" if len(axes) == 1 else "axes"
+    name = f"mesh {plural} {', '.join(map(str, axes)) or 'none'}"
+    comm = _create(ranks, f"mpi4jax.axis_comm, for {name}")
     comm.Set_name(name)
     handles.registered_communicator(_NAME, comm).mesh_axes = axes
     return comm
 
 
 def _create(ranks: Sequence[int], doing: str) -> MPI.Intracomm:
-    """Make a communicator of some ranks in COMM_WORLD, which all of them call."""
+    """Make a communicator of some ranks in COMM_WORLD. All of these ranks call this."""
     world = MPI.COMM_WORLD.Get_group()
     group = world.Incl(ranks)
-    rule = "all processes of the mesh have to come here together."
+    rule = "all processes of the mesh have to come there together."
     try:
-        with LateRankReport(doing, rule):
+        with meeting(doing, rule, ranks):
             return MPI.COMM_WORLD.Create_group(group)
     finally:
         group.Free()
@@ -155,7 +162,10 @@ def _create(ranks: Sequence[int], doing: str) -> MPI.Intracomm:
 
 
 def _check_devices(function: str, devices: Iterable[jax.Device]) -> None:
-    """Raise ValueError if a process has several devices, or another rank than in MPI."""
+    """Raise ValueError if a process has several devices, or JAX and MPI count differently.
+
+    The number of a process in JAX has to belong to its rank in MPI.
+    """
     processes = [device.process_index for device in devices]
     if len(set(processes)) < len(processes):
         raise ValueError(
@@ -172,29 +182,26 @@ def _check_devices(function: str, devices: Iterable[jax.Device]) -> None:
         )
 
 
-# Programs, before they run for the first time.
-
-
 class _Program(NamedTuple):
     """A program on a mesh, as this process has lowered it."""
 
     text: str
-    #: Its operations, with their parameters and their lines.
+    #: The operations of the program, with their parameters, and their lines.
     calls: list[tuple[str, str]]
 
 
 #: The attribute with the number of a communicator.
 _COMM = "comm_number"
-#: The programs that were lowered and not yet compiled, by their module, with their calls.
+#: Programs that were lowered and not yet compiled, with their calls, by their module.
 _uncompared: dict[object, tuple[_Program, Sequence[CallNote]]] = {}
-#: Programs that are only lowered stay there, but not more than so many.
-_MOST_UNCOMPARED = 16
+#: Largest number of such programs. A program that is never compiled is dropped in the end.
+_MAX_UNCOMPARED = 16
 
 
 def note_program(
     program: LoweredProgram, calls: Sequence[ir.Operation], notes: Sequence[CallNote]
 ) -> None:
-    """Note a program to be compared over its ranks, if it is on a mesh."""
+    """Note a lowered program for comparison over its ranks, if it is on a mesh."""
     key = program.module.operation
     _uncompared.pop(key, None)
     if not any(isinstance(note.communicator, handles.MeshCommunicator) for note in notes):
@@ -211,14 +218,14 @@ def note_program(
     _uncompared[key] = _Program(program_text(program), described), notes
     for call in calls:
         map_call_attribute(call, _COMM, numbers.__getitem__)
-    while len(_uncompared) > _MOST_UNCOMPARED:
+    while len(_uncompared) > _MAX_UNCOMPARED:
         _uncompared.pop(next(iter(_uncompared)))
 
 
 def _check_communicator(note: CallNote, devices: Sequence[jax.Device]) -> None:
-    """Raise ValueError where a communicator is not that of the mesh's axes."""
+    """Raise ValueError if a call's communicator does not belong to the mesh axes."""
     communicator = note.communicator
-    # What was traced outside of the `shard_map` of the mesh is refused before.
+    # A call that was traced outside of the mesh's `shard_map` was refused before.
     assert isinstance(communicator, handles.MeshCommunicator), note
     mesh, axes = communicator.mesh, communicator.axes
     if not axes:
@@ -234,22 +241,26 @@ def _check_communicator(note: CallNote, devices: Sequence[jax.Device]) -> None:
         )
 
 
-#: How many ranks an error lists.
-_MOST_LISTED = 8
+#: Number of ranks that an error lists.
+_MAX_LISTED = 8
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    more = ", ..." if len(ranks) > _MOST_LISTED else ""
-    return f"{', '.join(map(str, ranks[:_MOST_LISTED]))}{more}"
+    more = ", ..." if len(ranks) > _MAX_LISTED else ""
+    return f"{', '.join(map(str, ranks[:_MAX_LISTED]))}{more}"
+
+
+#: Name in reports of the place where programs are compared.
+_FIRST_RUN = "the first run of a program on a mesh"
 
 
 @functools.cache
 def _comm_for_comparison(ranks: tuple[int, ...]) -> MPI.Intracomm:
-    return _create(ranks, "before a program on a mesh runs for the first time")
+    return _create(ranks, _FIRST_RUN)
 
 
 def _compare(compiled: CompiledProgram) -> None:
-    """Raise RuntimeError on all ranks if a program on a mesh is not the same on all."""
+    """Raise RuntimeError on all ranks if a program on a mesh differs between them."""
     entry = _uncompared.pop(compiled.module.operation, None)
     if entry is None:
         return
@@ -259,11 +270,12 @@ def _compare(compiled: CompiledProgram) -> None:
     _check_devices("a program with operations of mpi4jax", devices)
     for note in notes:
         _check_communicator(note, devices)
-    flush()  # what the others have to finish first may wait for a call of this process
-    comm = _comm_for_comparison(tuple(map(world_rank, devices)))
+    flush()  # earlier programs of other ranks may wait for a call of this process
+    ranks = tuple(map(world_rank, devices))
+    comm = _comm_for_comparison(ranks)
     digest = hashlib.blake2b(program.text.encode(), digest_size=16).digest()
     rule = "all processes of a mesh have to start its programs, in the same order."
-    with LateRankReport("before a program on a mesh runs for the first time", rule):
+    with meeting(_FIRST_RUN, rule, ranks):
         digests = comm.allgather(digest)
         unlike_first = [n for n, each in enumerate(digests) if each != digests[0]]
         if not unlike_first:
@@ -280,7 +292,7 @@ def _compare(compiled: CompiledProgram) -> None:
 
 
 def _difference(first: _Program, second: _Program, rank: int) -> str:
-    """What differs between the programs of the first rank of a mesh and of another one."""
+    """The difference between the programs of a mesh's first rank and another rank."""
     for index, calls in enumerate(itertools.zip_longest(first.calls, second.calls)):
         if calls[0] != calls[1]:
             on_first, on_second = (

@@ -13,10 +13,10 @@ Table: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Neighbor(NamedTuple):
-    """One end of an edge: the process there, and the tag of the messages along the edge.
+    """End of an edge: the process there, and the tag of the messages along the edge.
 
-    The tag is the same on both ends, and no other edge between the two that has the same
-    direction has it. By it, neighbors that are one process are told apart.
+    The tag is the same on both ends, and differs from the tags of all other edges between
+    the two processes in this direction. So it tells apart neighbors that are one process.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class Neighbor(NamedTuple):
 
     @property
     def is_proc_null(self) -> bool:
-        """Whether there is no process, as beyond the boundary of a grid."""
+        """Whether there is no process at this end, as beyond the boundary of a grid."""
         return self.rank == MPI.PROC_NULL
 
 
@@ -33,9 +33,9 @@ class Neighbors(NamedTuple):
 
     sources: tuple[Neighbor, ...]
     destinations: tuple[Neighbor, ...]
-    #: Why they can't be used, or nothing.
+    #: Reason why the neighbors can't be used, empty if they can.
     problem: str = ""
-    #: Of a grid, its dimensions, and which of these are periodic.
+    #: Dimensions of a grid, and whether each of them is periodic.
     dims: tuple[int, ...] = ()
     periods: tuple[bool, ...] = ()
 
@@ -51,8 +51,9 @@ def neighbors_of(comm: MPI.Intracomm) -> Neighbors | None:
 
 
 def _in_grid(comm: MPI.Cartcomm) -> Neighbors:
-    # For each axis the lower neighbor and the upper one. A message to the upper one comes
-    # there from its lower one: the tag is that of the other block of the axis.
+    # For each axis, the lower neighbor and then the upper one. A message to the upper
+    # neighbor arrives there from the lower one, so each tag is the number of the axis's
+    # other block.
     dims, periods, _ = comm.Get_topo()
     ranks = [rank for axis in range(len(dims)) for rank in comm.Shift(axis, 1)]
     return Neighbors(
@@ -69,8 +70,8 @@ def _in_distributed_graph(comm: MPI.Distgraphcomm) -> Neighbors:
 
 
 def _in_graph(comm: MPI.Graphcomm) -> Neighbors:
-    # A process that sends to another has to receive from it, as MPI knows one list of
-    # neighbors for both (MPI-4.1 §8.6).
+    # MPI has one list of neighbors for sends and receives (MPI-4.1 §8.6), so a process has
+    # to receive from each process to which it sends.
     index, edges = comm.Get_topo()
     starts = [0, *index]
     table = [Counter(edges[start:end]) for start, end in zip(starts, index, strict=False)]
@@ -90,7 +91,7 @@ def _in_graph(comm: MPI.Graphcomm) -> Neighbors:
 
 
 def _with_tags(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
-    """The neighbors with these ranks: the tags of edges to one process count from 0."""
+    """Neighbors with these ranks. The tags of edges to one process count from 0."""
     edges: Counter[int] = Counter()
     neighbors: list[Neighbor] = []
     for rank in ranks:
@@ -100,7 +101,7 @@ def _with_tags(ranks: Sequence[int]) -> tuple[Neighbor, ...]:
 
 
 def ends_of_grid(neighbors: Neighbors) -> Table:
-    """For each rank and block, whether the grid ends there: a neighbor is ``PROC_NULL``."""
+    """Table of whether the neighbor of each rank and block in a grid is ``PROC_NULL``."""
     dims, is_open = np.array(neighbors.dims), ~np.array(neighbors.periods, bool)
     coordinates = np.stack(np.unravel_index(np.arange(dims.prod()), neighbors.dims), 1)
     is_first, is_last = coordinates == 0, coordinates == dims - 1
@@ -111,11 +112,11 @@ def ends_of_grid(neighbors: Neighbors) -> Table:
 def proc_null_blocks(
     neighbors: Sequence[Neighbor], rows: Sequence[int] | None = None
 ) -> tuple[tuple[int, int], ...]:
-    """The runs of rows that come from ``MPI.PROC_NULL``: the first row, and their count.
+    """The runs of rows that come from ``MPI.PROC_NULL``: first row and number of rows.
 
     Arguments:
         neighbors: The sources of the rows.
-        rows: How many rows each of them has, if it is not one.
+        rows: The number of rows of each source, one by default.
 
     """
     runs: list[tuple[int, int]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import starmap
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 
@@ -19,24 +19,23 @@ from ..arguments.types import Array
 from ..operations._eager import on_own_devices
 from ..operations._in_order import in_order
 from ..operations._operation import Operation
-from ..xla.call_sites import Frame, describe_stack
+from ..xla.call_sites import Frame, current_line, describe_stack, scope_of
 from ..xla.jax_compat import (
     Atom,
     Effect,
     Equation,
-    Jaxpr,
     Literal,
     Primitive,
     ShapedArray,
     Tracer,
     Var,
-    eval_equation,
     is_ordered,
     is_ref,
     source_info_of,
     trace_state_clean,
     traceback_of_equation,
 )
+from ..xla.traced import Environment, Traced, evaluate_equation, read
 from .flights import flight_of
 from .requests import prepare, set_line
 from .start_and_wait import Flight, bind_start, bind_wait, operands_of_wait
@@ -95,9 +94,14 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     check_callable("overlap", "during", during, "no arguments")
     first = _started(communicate)
     if trace_state_clean():
-        result = during()
+        try:
+            result = during()
+        except Exception:
+            # The other ranks go on, and wait for the rest of `communicate`.
+            jax.block_until_ready(first.finish())
+            raise
         return first.finish(), jax.block_until_ready(result)
-    computed = _Traced(during)
+    computed = Traced(during)
     # JAX keeps reads and writes of a ref in order by itself.
     ordered = {
         n: x
@@ -117,41 +121,7 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     return first.finish(), computed.tree(after[: len(results)])
 
 
-#: The arrays that variables of a jaxpr stand for.
-Environment: TypeAlias = dict[Var, Array]
-
-
-class _Traced(Generic[T]):
-    """A function without arguments, traced."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        closed, shape = jax.make_jaxpr(function, return_shape=True)()
-        self.jaxpr: Jaxpr = closed.jaxpr
-        #: The arrays that it takes from outside.
-        self.consts: list[Array] = list(closed.consts)
-        self._structure = jax.tree_util.tree_structure(shape)
-
-    def __call__(self) -> list[Array]:
-        env = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
-        for equation in self.jaxpr.eqns:
-            _eval(equation, env)
-        return _read(self.jaxpr.outvars, env)
-
-    def tree(self, leaves: Sequence[Array]) -> T:
-        return jax.tree_util.tree_unflatten(self._structure, leaves)
-
-
-def _read(variables: Sequence[Atom], env: Environment) -> list[Array]:
-    return [x.val if isinstance(x, Literal) else env[x] for x in variables]
-
-
-def _eval(equation: Equation, env: Environment) -> None:
-    with source_info_of(equation):
-        results = eval_equation(equation, _read(equation.invars, env))
-    env.update(zip(equation.outvars, results, strict=True))
-
-
-class _Split(_Traced[T]):
+class _Split(Traced[T]):
     """A function that communicates, in two halves."""
 
     def __init__(self, function: Callable[[], T]) -> None:
@@ -160,8 +130,8 @@ class _Split(_Traced[T]):
         #: What comes later: results, and refs that are not yet read or written.
         self._missing: set[Var] = set()
         self._later: list[Equation] = []
-        #: Each with its ticket, and what wait takes beside it.
-        self._started: list[tuple[Equation, Flight, Array, list[Array]]] = []
+        #: Each with its ticket, what wait takes beside it, and the line if it is eager.
+        self._started: list[tuple[Equation, Flight, Array, list[Array], str]] = []
         #: Operands and those results that are the same array, of equations in order.
         self._renamed: list[tuple[Atom, Var]] = []
 
@@ -196,33 +166,37 @@ class _Split(_Traced[T]):
                 continue
             flight = _flight_of(equation)
             if flight is None:
-                _eval(equation, self._env)
+                evaluate_equation(equation, self._env)
                 unchanged = unchanged_operands.get(equation.primitive, lambda _: ())
                 self._renamed += [
                     (equation.invars[n], equation.outvars[n]) for n in unchanged(equation)
                 ]
                 continue
-            operands = _read(equation.invars, self._env)
+            operands = read(equation.invars, self._env)
             with source_info_of(equation):
                 prepare()
                 ticket = bind_start(flight, operands)
+            line = ""
             if trace_state_clean():
                 # Its program may be that of another line. Nobody waits if `during` fails.
                 frames = starmap(Frame, traceback_of_equation(equation))
-                set_line(ticket, describe_stack(frames))
+                scope = scope_of(equation.source_info.name_stack)
+                # JAX does not keep what calls the function that is traced.
+                line = describe_stack(frames, scope) or current_line(scope)
+                set_line(ticket, line)
             wait_operands = operands_of_wait(flight, operands)
-            self._started.append((equation, flight, ticket, wait_operands))
+            self._started.append((equation, flight, ticket, wait_operands, line))
             self._missing.update(equation.outvars)
 
     @on_own_devices
     def finish(self) -> T:
-        for equation, flight, ticket, wait_operands in self._started:
+        for equation, flight, ticket, operands, line in self._started:
             with source_info_of(equation):
-                results = bind_wait(flight, ticket, wait_operands, may_be_zero=False)
+                results = bind_wait(flight, ticket, operands, may_be_zero=False, line=line)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
-            _eval(equation, self._env)
-        return self.tree(_read(self.jaxpr.outvars, self._env))
+            evaluate_equation(equation, self._env)
+        return self.tree(read(self.jaxpr.outvars, self._env))
 
 
 @on_own_devices

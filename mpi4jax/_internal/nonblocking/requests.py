@@ -84,10 +84,10 @@ class Request(Generic[T]):
     def then(
         self, function: Callable[..., Any], *arrays: Any, **params: Any
     ) -> Request[Any]:
-        """Have a function called with the result, these arrays, and the parameters.
+        """A request whose wait calls `function` with the result, `arrays` and `params`.
 
-        Requests compare by what they are for, so it has to be one that does: one of a
-        module, or a method.
+        Requests compare by what they are for, so the function has to be one that does: one
+        of a module, or a method.
         """
         step = _Step(function, Params(params))
         return Request((*self._arrays, arrays), self._flights, (*self._steps, step))
@@ -163,7 +163,7 @@ def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Seque
     """The flight of an operation on these operands, and these as arrays."""
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands]
     operation = call.operation
-    if operation.communicator.is_on_mesh:
+    if operation.communicator.axes:
         operation, arrays = operation.with_varying(arrays)
     programs = operation.communicator.programs
     # Calls that are alike share it, as it takes longer to make than to start.
@@ -259,7 +259,7 @@ def prepare() -> None:
 #: The seconds that requests which were not waited for have at the end of a program.
 _PATIENCE = 0.5
 #: The number of lines in the report about them.
-_MOST_LINES = 20
+_MAX_LINES = 20
 
 
 def _finish() -> None:
@@ -274,8 +274,8 @@ def _finish() -> None:
         line if is_done else f"{line}, which is still in flight"
         for line, is_done in unwaited
     )
-    for line, count in itertools.islice(counts.items(), _MOST_LINES):
+    for line, count in itertools.islice(counts.items(), _MAX_LINES):
         text.append(f"  {line}" if count == 1 else f"  {line} ({count} times)")
-    if len(counts) > _MOST_LINES:
-        text.append(f"  and others, at {len(counts) - _MOST_LINES} more lines")
+    if len(counts) > _MAX_LINES:
+        text.append(f"  and others, at {len(counts) - _MAX_LINES} more lines")
     print("\n".join(text), file=sys.stderr)

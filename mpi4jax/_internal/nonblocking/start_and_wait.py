@@ -56,8 +56,9 @@ from ..arguments.dtypes import DATATYPES
 from ..arguments.types import Array
 from ..mpi.handles import Communicator
 from ..operations._batching import batch_at, batch_size
+from ..operations._checkpoint import keep_complex_results
 from ..operations._computed import where_null
-from ..operations._eager import evaluate, run_eagerly
+from ..operations._eager import evaluate, run_eagerly, run_on_line
 from ..operations._lowering import Attributes, call_in_program, lower_everywhere
 from ..operations._transposes import (
     Jvp,
@@ -168,7 +169,7 @@ class Flight(Protocol):
         """Of a mesh: the axes along which the results are the same on all processes."""
 
     def batched(self, size: int) -> Flight:
-        """A batch of so many, as one operation."""
+        """The flight of a batch of `size` members, as one operation."""
 
     def check_batch(self, axes: Sequence[int | None]) -> None:
         """Raise RuntimeError if a batch at these axes of the operands has no meaning."""
@@ -242,16 +243,24 @@ def bind_start(
 
 
 def bind_wait(
-    flight: Flight, ticket: Array, wait_operands: Sequence[Array], *, may_be_zero: bool
+    flight: Flight,
+    ticket: Array,
+    wait_operands: Sequence[Array],
+    *,
+    may_be_zero: bool,
+    line: str = "",
 ) -> list[Array]:
     """The results for a ticket: zeros if it `may_be_zero`, and is.
 
     A tangent or cotangent of what was not differentiated is. The other operands of wait
-    are :func:`operands_of_wait`.
+    are :func:`operands_of_wait`. Reports show an eager wait on the line, if there is one.
     """
     operands: Sequence[Array] = (ticket, *wait_operands)
     if trace_state_clean():
-        return run_eagerly(_Wait(flight, may_be_zero), operands) or []
+        call = _Wait(flight, may_be_zero)
+        if line:
+            return run_on_line(line, call, operands) or []
+        return run_eagerly(call, operands) or []
     operands = _varying(flight, operands)
     return wait_p.bind(*operands, flight=flight, may_be_zero=may_be_zero)
 
@@ -308,6 +317,7 @@ class _WaitPrimitive(VaryingPrimitive):
 start_p = VaryingPrimitive("start_mpi")
 wait_p = _WaitPrimitive("wait_mpi")
 wait_p.multiple_results = True
+keep_complex_results(wait_p)
 
 
 def _evaluate_start(*operands: Array, flight: Flight, may_be_lost: bool) -> Array:
@@ -535,6 +545,8 @@ def _transpose_wait(
             flight, list(zip(cotangents, flight.computed_sources, strict=True))
         )
     ]
+    # Results may be the same along axes of a mesh, along which all operands vary.
+    forwarded_cotangents = list(_varying(flight, forwarded_cotangents))
     return [
         ticket_cotangent,
         *cotangents_of(forwarded, forwarded_cotangents),

@@ -142,7 +142,7 @@ def check_first_axis(function: str, x: PyTree, communicator: Communicator) -> No
 def row_counts(
     function: str, argument: str, counts: object, size: int, members: str = "processes"
 ) -> tuple[int, ...]:
-    """The number of rows that each of so many members sends or receives."""
+    """Row counts: how many rows each member of the communicator sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, "a sequence of integers", counts)
     counts = tuple(integer(function, argument, count) for count in counts)
@@ -221,7 +221,7 @@ def _padding(
     function: str, argument: str, value: ArrayLike, x: ArrayLike, block: tuple[int, ...]
 ) -> Array:
     dtype, value_dtype = jnp.result_type(x), jnp.result_type(value)
-    if _kind(value_dtype) > _kind(dtype):
+    if kind_of(value_dtype) > kind_of(dtype):
         raise TypeError(
             f"{function} got {value_dtype} for argument `{argument}`, expected a number "
             f"that is {dtype}, as what is sent"
@@ -239,7 +239,8 @@ def _padding(
     return jnp.asarray(value, dtype)
 
 
-def _kind(dtype: DType) -> int:
+def kind_of(dtype: DType) -> int:
+    """The kind of a type's numbers: one of a larger kind can't be held by the type."""
     kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
     return next(kinds, len(KINDS))
 

@@ -44,7 +44,7 @@ class Call:
         self.step: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
 
     def then(self, function: Callable[..., Any], *arrays: Any, **params: Any) -> Call:
-        """Have a function called with the result, these arrays, and the parameters."""
+        """Set the function that is called with the result, `arrays` and `params`."""
         self.step = function, arrays, params
         return self
 
@@ -97,7 +97,7 @@ class Call:
             raise (self._wrong_leaf(trees) or error) from None
 
     def _compare(self, tree: Tree) -> None:
-        """Have all processes compare the trees that they pass (MPI4JAX_CHECK)."""
+        """Compare the trees that all processes pass (MPI4JAX_CHECK)."""
         # Axes that belong to processes may differ between them, as on a scatter's root.
         skipped_axes, _ = self.operation.batch_axes()
         from .barrier import Barrier

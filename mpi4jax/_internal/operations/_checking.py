@@ -38,7 +38,7 @@ def _await_result(run: EagerRun) -> EagerRun:
 
 
 def note_lines() -> None:
-    """Have the core know the lines of eager calls, for where MPI crashes in one."""
+    """Tell the core the lines of eager calls, for reports of crashes in MPI."""
     wrap_eager_calls(_note_line)
 
 

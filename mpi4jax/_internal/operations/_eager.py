@@ -1,4 +1,7 @@
-"""Eager calls: programs that do nothing but one operation, each compiled once."""
+"""Eager calls: programs that do nothing but one operation or one call of a plan.
+
+Each is compiled once, and kept with its communicator, by the value of the call.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, PyTree
-from ..mpi.handles import Communicator
-from ..xla.call_sites import mark_eager
+from ..mpi.handles import Communicator, check_not_freed
+from ..xla.call_sites import EagerSites, current_line, mark_eager
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
 
 #: An operand of a user's call: an array, or a list of the leaves of a tree.
@@ -24,7 +27,7 @@ T = TypeVar("T")
 
 
 def on_own_devices(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function run on the devices of its arguments where it is called eagerly.
+    """Make a function run on the devices of its arguments where it is called eagerly.
 
     A mesh that is set is for programs on several processes.
     """
@@ -42,8 +45,8 @@ def on_own_devices(function: Callable[P, T]) -> Callable[P, T]:
 class EagerCall(Protocol):
     """A call that can be compiled as a program by itself.
 
-    An operation, a start, a wait, or a call of a halo plan, with its parameters, by which
-    it compares and hashes.
+    An operation, a start, a wait, or a call of a plan, with its parameters. It compares and
+    hashes by its class and these, as a frozen dataclass does and a named tuple does not.
     """
 
     @property
@@ -56,10 +59,17 @@ class EagerCall(Protocol):
     def __hash__(self) -> int: ...
 
     def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
-        """The result, a tree of arrays."""
+        """The result, a tree of arrays, but no tuple."""
 
     def forwarded_operand(self) -> int | None:
         """The position of the operand that is the result, if there is one."""
+
+
+class PlanCall:
+    """Base of calls of plans, sums and solvers, whose results are no operands."""
+
+    def forwarded_operand(self) -> None:
+        return None
 
 
 def run_eagerly(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
@@ -70,20 +80,37 @@ def run_eagerly(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
 @on_own_devices
 @mark_eager
 def _run(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
-    programs = call.communicator.programs
-    compiled = programs.get(call)
-    if compiled is None:
-        compiled = programs[call] = _compile(call)
-    program, forwarded = compiled
-    result = program(*operands)
+    program = program_of(call)
+    result = program.run(*operands)
     if type(result) is not tuple:
         return result
     # No result that the caller could wait for, so the call itself waits.
     result[0].block_until_ready()
-    if forwarded is None:
+    if program.forwarded is None:
         return None
-    operand = operands[forwarded]
+    operand = operands[program.forwarded]
     return list(map(_as_array, operand)) if type(operand) is list else _as_array(operand)
+
+
+def run_named(function: str, call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
+    """The result of a call of a plan, in whatever is being traced or by itself.
+
+    Reports have the name of the user's function beside the line that calls it.
+    """
+    check_not_freed(function, call.communicator)
+    if not trace_state_clean():
+        with jax.named_scope(function):
+            return call.call_in_program(*operands)
+    return run_on_line(current_line(function), call, operands)
+
+
+def run_on_line(line: str, call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
+    """The result of a call outside of any program, which reports show on this line."""
+    sites = program_of(call).sites
+    with sites.called_by(line):
+        result = run_eagerly(call, operands)
+    sites.end_with(jax.tree_util.tree_leaves(result))
+    return result
 
 
 def evaluate(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
@@ -93,23 +120,38 @@ def evaluate(call: EagerCall, operands: Sequence[ArrayOrLeaves]) -> PyTree:
         return run_eagerly(call, operands)
 
 
-def _compile(call: EagerCall) -> tuple[Callable[..., PyTree], int | None]:
-    """A jitted function that does only this call, and its forwarded operand.
+class EagerProgram:
+    """A jitted function that does only one call.
 
     If MPI writes nothing, the function gives a tuple of something to wait for: a
     program without results would take JAX's token, slowly. Nor does it give the operand
     that is the result: XLA would copy it.
     """
-    forwarded = call.forwarded_operand()
 
-    def run(*operands: ArrayOrLeaves) -> PyTree:
-        result = call.call_in_program(*operands)
-        has_result = forwarded is None and bool(jax.tree_util.tree_leaves(result))
-        return result if has_result else (jnp.zeros((), bool),)
+    __slots__ = ("forwarded", "run", "sites")
 
-    mark_eager(run)
-    run.__name__ = call.name
-    return jax.jit(run), forwarded
+    def __init__(self, call: EagerCall) -> None:
+        #: The position of the operand that is the result, if there is one.
+        self.forwarded = forwarded = call.forwarded_operand()
+        self.sites = EagerSites()
+
+        def run(*operands: ArrayOrLeaves) -> PyTree:
+            result = call.call_in_program(*operands)
+            has_result = forwarded is None and bool(jax.tree_util.tree_leaves(result))
+            return result if has_result else (jnp.zeros((), bool),)
+
+        mark_eager(run)
+        run.__name__ = call.name
+        self.run: Callable[..., PyTree] = jax.jit(run)
+
+
+def program_of(call: EagerCall) -> EagerProgram:
+    """The program of a call, which all calls that are alike share."""
+    programs = call.communicator.programs
+    program: EagerProgram | None = programs.get(call)
+    if program is None:
+        program = programs[call] = EagerProgram(call)
+    return program
 
 
 def wrap_eager_calls(wrapper: Callable[[EagerRun], EagerRun]) -> None:

@@ -29,6 +29,7 @@ from ..xla.jax_compat import (
 )
 from ._arguments import like
 from ._batching import batch
+from ._checkpoint import keep_complex_results
 from ._computed import is_computed
 from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import Attributes, lower, lower_everywhere
@@ -295,7 +296,7 @@ class OperationPrimitive(VaryingPrimitive):
     def bind(self, *operands: ArrayLike, **params: object) -> Results:
         operation = params["operation"]
         assert isinstance(operation, Operation)
-        if operation.communicator.is_on_mesh:
+        if operation.communicator.axes:
             operation, varying = operation.with_varying(operands)
             return super().bind(*varying, operation=operation)
         return super().bind(*operands, **params)
@@ -313,6 +314,7 @@ def as_primitive(operation_type: type[Declared]) -> type[Declared]:
     primitive.def_impl(_evaluate)
     primitive.def_effectful_abstract_eval(_abstract_eval)
     lower_everywhere(primitive, _lower)
+    keep_complex_results(primitive)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = _jvp
     ad.primitive_transposes[primitive] = transpose

@@ -78,7 +78,7 @@ class SharedOperation(Operation):
         if not self.shared:
             return self.transpose_unshared(cotangent, *operands)
         _, numbers = self.split_operands(operands)
-        if self.communicator.is_on_mesh:
+        if self.communicator.axes:
             # JAX transposes this to a sum over the processes, as it does the types.
             return self.own_cotangent(self.vary(cotangent), *numbers)
         transposed: Array = shared_transpose_p.bind(cotangent, *numbers, operation=self)

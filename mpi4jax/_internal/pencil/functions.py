@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 from jax.sharding import NamedSharding
 
 from ..arguments.checks import integers
 from ..arguments.types import Array, PyTree, Unchecked
+from ..mpi.handles import Communicator
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from .layout import Layout
 from .on_mesh import MeshLayout
 from .transforms import Chain, axes_of, chain_of, check_norm, check_real
@@ -171,6 +174,7 @@ def irfft2(
     return _transform("irfft2", x, layout, s, axes, norm)
 
 
+@on_own_devices
 def _transform(
     function: str,
     x: PyTree,
@@ -180,15 +184,15 @@ def _transform(
     norm: str | None,
 ) -> PyTree:
     name = f"fft.{function}"
-    of_mesh = _layout_of(name, x) if layout is None else None
-    chain = _chain(name, function, of_mesh or layout, s, axes, norm)
+    of_array = _layout_of(name, x) if layout is None else None
+    chain = _chain(name, function, of_array or layout, s, axes, norm)
     if "rfft" in function and not function.startswith("i"):
         check_real(name, x)
-    if of_mesh is not None:
-        return _program(name, chain, of_mesh)(x)
+    if of_array is not None:
+        return _transform_sharded(name, chain, of_array, x)
     assert layout is not None
-    layout.check_parts(name, x)
-    return chain.forward(x), chain.result
+    leaves, structure = layout._leaves_of(name, x)
+    return structure.unflatten(chain.forward(name, leaves)), chain.result
 
 
 def _chain(
@@ -217,6 +221,7 @@ def _chain(
     norm = "backward" if norm is None else norm
     check_norm(name, norm)
     return chain_of(
+        name,
         layout,
         positions,
         tuple(points),
@@ -251,21 +256,11 @@ def _layout_of(name: str, x: Unchecked) -> MeshLayout:
             )
         axes.append(axis)
         names += each
-    return _mesh_layout(sharding.mesh, x.shape, tuple(axes), tuple(names))
+    mesh: Unchecked = sharding.mesh
+    return MeshLayout(mesh, x.shape, axes, names=names)
 
 
-@functools.lru_cache(maxsize=256)
-def _mesh_layout(
-    mesh: jax.sharding.Mesh,
-    shape: tuple[int, ...],
-    axes: tuple[int, ...],
-    names: tuple[Hashable, ...],
-) -> MeshLayout:
-    return MeshLayout(mesh, shape, axes, names=names)
-
-
-@functools.lru_cache(maxsize=256)
-def _program(name: str, chain: Chain, layout: MeshLayout) -> Callable[[Array], Array]:
+def _transform_sharded(name: str, chain: Chain, layout: MeshLayout, x: Array) -> Array:
     """The transform of a sharded array, sharded in the same way."""
     result = chain.result.with_axes(layout.axes)
     assert isinstance(result, MeshLayout)
@@ -275,12 +270,34 @@ def _program(name: str, chain: Chain, layout: MeshLayout) -> Callable[[Array], A
             f"{layout.spec} over {dict(layout.mesh.shape)}: expected a multiple of the "
             "processes along each divided axis"
         )
+    call = _ShardedCall(layout._communicator_of(name), name, chain, layout, result)
+    transformed: Array = run_named(name, call, [x])
+    return transformed
 
-    def transform(x: Array) -> Array:
-        moved: Array = chain.result.redistribute(chain.forward(x), to=result)
-        return moved
 
-    program = jax.shard_map(
-        transform, mesh=layout.mesh, in_specs=layout.spec, out_specs=result.spec
-    )
-    return jax.jit(program)
+@dataclass(frozen=True)
+class _ShardedCall(PlanCall):
+    """A call for a sharded array, which is a program on its mesh."""
+
+    name: ClassVar[str] = "fft_sharded"
+
+    communicator: Communicator
+    function: str
+    chain: Chain
+    layout: MeshLayout
+    result: MeshLayout
+
+    def call_in_program(self, x: Array) -> Array:
+        def transform(x: Array) -> Array:
+            transformed = self.chain.forward(self.function, [x])
+            moved = self.chain.result.redistribute(transformed, to=self.result)
+            return moved[0]
+
+        program = jax.shard_map(
+            transform,
+            mesh=self.layout.mesh,
+            in_specs=self.layout.spec,
+            out_specs=self.result.spec,
+        )
+        result: Array = program(x)
+        return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,18 +12,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import integers, reject
+from ..arguments.checks import array_of_others, integers, reject
 from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..halo.grid import Grid
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.meshes import world_rank
+from ..mpi.plans import PlanBase
 from ..operations._arguments import known_root
-from ..operations._eager import on_own_devices
-from ..operations.bcast import bcast
+from ..operations._eager import on_own_devices, run_named
 from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
-from .redistribution import Division, Redistribution
+from .redistribution import Division, GatherCall, Redistribution
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +33,7 @@ T = TypeVar("T")
 NAME = "pencil.Layout"
 
 
-class Layout:
+class Layout(PlanBase):
     """How whole arrays are divided among the processes of a Cartesian communicator.
 
     Each process has a part of every array. A layout is created once. This sends no
@@ -51,6 +50,7 @@ class Layout:
     Fields may have any type, and additional axes, before those of the layout.
     """
 
+    _public_name = NAME
     #: The communicator of the grid of processes.
     comm: MPI.Intracomm
     #: The shape of the whole arrays.
@@ -88,6 +88,16 @@ class Layout:
             )
         self._division = Division(self.shape, self.dims, self.axes)
 
+    def _key(self) -> tuple[object, ...]:
+        """The values by which layouts compare."""
+        return type(self), self._communicator, self._grid.names, self._division
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
     def __repr__(self) -> str:
         return (
             f"<pencil.{type(self).__name__}: {self.shape}, axes {self.axes} over "
@@ -96,14 +106,16 @@ class Layout:
 
     def with_shape(self, shape: Sequence[int]) -> Self:
         """The layout of arrays of another shape, divided along the same axes."""
-        return self._divided(shape, self.axes)
+        return self._divided("with_shape", shape, self.axes)
 
     def with_axes(self, axes: Sequence[int]) -> Self:
         """The layout of the same arrays, divided along other axes."""
-        return self._divided(self.shape, axes)
+        return self._divided("with_axes", self.shape, axes)
 
-    def _divided(self, shape: Sequence[int], axes: Sequence[int]) -> Self:
-        layout = copy.copy(self)
+    def _divided(self, function: str, shape: Sequence[int], axes: Sequence[int]) -> Self:
+        self._communicator_of(f"{NAME}.{function}")
+        layout = object.__new__(type(self))
+        layout.__dict__.update(self.__dict__)
         layout._divide(self._grid, shape, axes)
         return layout
 
@@ -181,11 +193,11 @@ class Layout:
                 "expected one of the same processes in the same order"
             )
         function = f"{NAME}.redistribute"
-        leaves, structure = self._leaves(function, fields, self.local_shape)
-        return structure.unflatten(self._moved_to(to, leaves))
+        leaves, structure = self._leaves_of(function, fields)
+        return structure.unflatten(self._moved_to(function, to, leaves))
 
-    def _moved_to(self, to: Layout, leaves: list[Array]) -> list[Array]:
-        return self._moved(leaves, self._division, to._division)
+    def _moved_to(self, function: str, to: Layout, leaves: list[Array]) -> list[Array]:
+        return self._moved(function, leaves, self._division, to._division)
 
     @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None) -> T:
@@ -203,13 +215,15 @@ class Layout:
         if root is None:
             leaves, structure = self._leaves(function, fields, self.shape)
             return structure.unflatten(x[(..., *self.slices)] for x in leaves)
+        self._communicator_of(function)
         root = known_root(function, root, self._communicator)
         if root == self._communicator.rank:
             leaves, structure = self._leaves(function, fields, self.shape)
         else:
             tree = Tree("fields", fields)
-            leaves, structure = list(map(self._nothing_of, tree.leaves)), tree.structure
-        moved = self._moved(leaves, self._whole_on(root), self._division)
+            others = (array_of_others(function, *leaf) for leaf in tree.named_leaves())
+            leaves, structure = list(map(self._nothing_of, others)), tree.structure
+        moved = self._moved(function, leaves, self._whole_on(root), self._division)
         return structure.unflatten(moved)
 
     def _nothing_of(self, x: Unchecked) -> Array:
@@ -231,47 +245,39 @@ class Layout:
             The whole fields, or None on a process that does not get them.
 
         """
-        function, rank = f"{NAME}.gather", self._communicator.rank
-        target = 0 if root is None else known_root(function, root, self._communicator)
-        leaves, structure = self._leaves(function, fields, self.local_shape)
-        whole = self._moved(leaves, self._division, self._whole_on(target))
-        if root is None:
-            if rank != target:
-                whole = list(map(self._buffer, whole))
-            whole = bcast(whole, target, comm=self.comm)
-        elif rank != target:
+        function, communicator = f"{NAME}.gather", self._communicator
+        leaves, structure = self._leaves_of(function, fields)
+        root = None if root is None else known_root(function, root, communicator)
+        call = GatherCall(communicator, self._division, root)
+        whole = run_named(function, call, [leaves]) if leaves else []
+        if root is not None and root != communicator.rank:
             return None
         return structure.unflatten(whole)
-
-    def _buffer(self, nothing: Array) -> Array:
-        """Room for a whole field, after what this process has of it."""
-        lead = nothing.shape[: nothing.ndim - len(self.shape)]
-        return depend(jnp.zeros((*lead, *self.shape), nothing.dtype), nothing)
 
     def _whole_on(self, root: int) -> Division:
         return self._division._replace(root=root)
 
     def _moved(
-        self, leaves: list[Array], source: Division, result: Division
+        self, function: str, leaves: list[Array], source: Division, result: Division
     ) -> list[Array]:
         if not leaves:
             return leaves
         operation = Redistribution(self._communicator, source, result)
-        return operation.apply_to_leaves(leaves)
+        moved: list[Array] = run_named(function, operation, [leaves])
+        return moved
 
-    def check_parts(self, function: str, fields: PyTree) -> None:
-        """Raise ValueError if fields are not parts of this process."""
-        self._leaves(function, fields, self.local_shape)
+    def _leaves_of(self, function: str, fields: PyTree) -> tuple[list[Array], PyTreeDef]:
+        """The fields, which have to be parts of this process."""
+        return self._leaves(function, fields, self.local_shape)
 
     def _leaves(
         self, function: str, fields: PyTree, shape: tuple[int, ...]
     ) -> tuple[list[Array], PyTreeDef]:
         """The fields, whose last axes have to have a shape."""
-        handles.check_not_freed(function, self._communicator)
+        self._communicator_of(function)
         tree = Tree("fields", fields)
         leaves = []
-        for name, leaf in tree.named_arrays(function):
-            x = jnp.asarray(leaf)
+        for name, x in tree.jax_arrays(function):
             if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
                 part = "" if shape == self.shape else ", the part of this process"
                 raise ValueError(

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ..arguments.checks import reject
 from ..arguments.types import Array, Integer
 from ..halo.grid import Grid
 from ..mpi import handles
 from ..mpi.meshes import axis_comm
+from ..operations._eager import run_named
 from .layout import Layout, T
 from .redistribution import Division, Redistribution
 
@@ -36,6 +36,8 @@ class MeshLayout(Layout):
 
     """
 
+    _public_name = NAME
+
     def __init__(
         self,
         mesh: jax.sharding.Mesh,
@@ -44,11 +46,9 @@ class MeshLayout(Layout):
         *,
         names: str | Sequence[Hashable] | None = None,
     ) -> None:
-        if not isinstance(mesh, jax.sharding.Mesh):
-            reject(NAME, "mesh", "a jax.sharding.Mesh", mesh)
+        self._divide(Grid.of_mesh(NAME, mesh, names, None), shape, axes)
         #: The mesh.
         self.mesh = mesh
-        self._divide(Grid.of_mesh(mesh, names, None), shape, axes)
 
     @property
     def _names(self) -> tuple[Hashable, ...]:
@@ -103,17 +103,21 @@ class MeshLayout(Layout):
         """A sharded array is whole outside of the program."""
         raise NotImplementedError(f"{NAME}.gather: {_OTHERWISE}")
 
-    def _moved_to(self, to: Layout, leaves: list[Array]) -> list[Array]:
+    def _key(self) -> tuple[object, ...]:
+        return *super()._key(), self.mesh
+
+    def _moved_to(self, function: str, to: Layout, leaves: list[Array]) -> list[Array]:
         self._grid.check_program(f"{NAME}.redistribute")
         here = list(self.axes)
         while here != list(to.axes):
             n, axis = _next_move(here, to.axes, len(self.shape))
-            leaves = self._moved_along(n, here[n], axis, leaves) if leaves else leaves
+            if leaves:
+                leaves = self._moved_along(function, n, here[n], axis, leaves)
             here[n] = axis
         return leaves
 
     def _moved_along(
-        self, n: int, divided: int, other: int, leaves: list[Array]
+        self, function: str, n: int, divided: int, other: int, leaves: list[Array]
     ) -> list[Array]:
         """The parts of arrays that one axis of the mesh divides along another axis."""
         name, processes = self._names[n], self.dims[n]
@@ -134,7 +138,7 @@ class MeshLayout(Layout):
             source,
             source._replace(axes=(other,)),
         )
-        results = operation.apply_to_leaves(moved)
+        results = run_named(function, operation, [moved])
         return [
             jax.lax.slice_in_dim(x, 0, size, axis=x.ndim - ndim + divided) for x in results
         ]

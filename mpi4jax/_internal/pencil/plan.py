@@ -9,13 +9,15 @@ import numpy as np
 
 from ..arguments.checks import integers
 from ..arguments.types import Array
+from ..mpi.plans import PlanBase
+from ..operations._eager import on_own_devices
 from .layout import Layout
 from .transforms import axes_of, chain_of, check_norm, check_real, mode_count
 
 T = TypeVar("T")
 
 
-class Plan:
+class Plan(PlanBase):
     """The Fourier transform of divided arrays, and its inverse.
 
     Arguments:
@@ -31,6 +33,8 @@ class Plan:
             ``"ortho"`` or ``"forward"``, as for NumPy.
 
     """
+
+    _public_name = "fft.Plan"
 
     def __init__(
         self,
@@ -55,7 +59,9 @@ class Plan:
         #: How arrays are divided before the transform.
         self.layout = layout
         self._modes, self._is_real = tuple(mode_counts), bool(real)
+        self._communicator = layout._communicator_of(name)
         self._chain = chain_of(
+            name,
             layout,
             self._axes,
             tuple(points),
@@ -72,6 +78,7 @@ class Plan:
         ways = f"from {self.layout} to {self.spectral}"
         return f"<fft.Plan: {kind}, axes {self._axes}, {ways}>"
 
+    @on_own_devices
     def forward(self, fields: T) -> T:
         """The modes of fields.
 
@@ -82,15 +89,18 @@ class Plan:
             Their modes, divided as ``spectral`` says.
 
         """
-        self.layout.check_parts("fft.Plan.forward", fields)
+        function = "fft.Plan.forward"
+        leaves, structure = self.layout._leaves_of(function, fields)
         if self._is_real:
-            check_real("fft.Plan.forward", fields)
-        return self._chain.forward(fields)
+            check_real(function, leaves)
+        return structure.unflatten(self._chain.forward(function, leaves))
 
+    @on_own_devices
     def backward(self, fields: T) -> T:
         """The fields that have these modes, the inverse of :meth:`forward`."""
-        self.spectral.check_parts("fft.Plan.backward", fields)
-        return self._chain.backward(fields)
+        function = "fft.Plan.backward"
+        leaves, structure = self.spectral._leaves_of(function, fields)
+        return structure.unflatten(self._chain.backward(function, leaves))
 
     def wavenumbers(self) -> tuple[np.ndarray | Array, ...]:
         """The wavenumbers of the modes of this process, along each of the axes.

@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.types import Array
@@ -22,8 +23,9 @@ from ..halo.grid import part_of
 from ..halo.slabs import FIRST_TAG
 from ..moved.copies import Copy, CopyList, View
 from ..moved.sides import Side
+from ..mpi.handles import Communicator
 from ..operations._arguments import like
-from ..operations._eager import ArrayOrLeaves, evaluate
+from ..operations._eager import ArrayOrLeaves, PlanCall, evaluate
 from ..operations._operation import Operation, as_primitive
 from ..operations._transposes import (
     Jvp,
@@ -31,7 +33,9 @@ from ..operations._transposes import (
     inexact_tangents,
     tangents_of,
 )
+from ..operations.bcast import Bcast
 from ..operations.exchange import Exchange
+from ..xla.dependence import depend
 from ..xla.jax_compat import (
     LoweringContext,
     ShapedArray,
@@ -173,6 +177,36 @@ class Redistribution(Operation):
         for n, (field, result) in enumerate(zip(fields, results, strict=True)):
             source = _view(n, field, before, staying)
             yield Copy(source, _view(first + n, result, after, staying))
+
+
+@dataclass(frozen=True)
+class GatherCall(PlanCall):
+    """A call of `gather`: an eager one is a program of its own, for all layouts alike."""
+
+    name: ClassVar[str] = "pencil_gather"
+
+    communicator: Communicator
+    division: Division
+    #: The one process that gets the whole arrays, or None where all do.
+    root: int | None
+
+    def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
+        """The whole arrays. There are none where a process does not get them."""
+        target, rank = self.root or 0, self.communicator.rank
+        on_target = self.division._replace(root=target)
+        move = Redistribution(self.communicator, self.division, on_target)
+        whole = move.bind(*leaves)
+        if self.root is not None:
+            return whole if rank == target else []
+        if rank != target:
+            whole = list(map(self._buffer_after, whole))
+        return Bcast(self.communicator, target).apply_to_leaves(whole)
+
+    def _buffer_after(self, nothing: Array) -> Array:
+        """Room for a whole array, after what this process has of it."""
+        shape = self.division.shape
+        lead = nothing.shape[: nothing.ndim - len(shape)]
+        return depend(jnp.zeros((*lead, *shape), nothing.dtype), nothing)
 
 
 def _common(first: Box, second: Box) -> Box | None:

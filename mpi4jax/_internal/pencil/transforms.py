@@ -6,8 +6,8 @@ divided, another one is divided instead before, one that is already transformed.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from ..arguments.checks import integers, reject
 from ..arguments.types import Array, PyTree
-from ..xla import call_sites
-from ..xla.jax_compat import trace_state_clean
+from ..mpi.handles import Communicator
+from ..operations._eager import PlanCall, run_named
 from .layout import Layout
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class _Transform(NamedTuple):
 
     def _to_modes(self, x: Array) -> Array:
         transform = jnp.fft.rfftn if self.is_real else jnp.fft.fftn
+        if self.is_real and x.dtype.itemsize < 4:
+            x = x.astype(jnp.float32)  # as JAX does for complex modes
         x = transform(x, self.points, self.axes, self.norm)
         for change in self._changes():
             x = change.with_size(x, change.modes)
@@ -94,7 +96,7 @@ class _FewerModes(NamedTuple):
     is_half: bool
 
     def with_size(self, x: Array, points: int) -> Array:
-        """The modes that are kept, among those of so many points."""
+        """The modes that are kept, with zeros for the other modes of `points` points."""
         size, axis = x.shape[self.axis], self.axis % x.ndim
         positive = (self.modes + 1) // 2
         negative = 0 if self.is_half else (self.modes - 1) // 2
@@ -106,6 +108,28 @@ class _FewerModes(NamedTuple):
             jax.lax.slice_in_dim(x, size - negative, size, axis=axis),
         ]
         return jnp.concatenate(parts, axis)
+
+
+@dataclass(frozen=True)
+class _ChainCall(PlanCall):
+    """A call of a transform: an eager one is a program of its own, for all plans alike."""
+
+    communicator: Communicator
+    steps: tuple[_Move | _Transform, ...]
+    is_backward: bool
+
+    @property
+    def name(self) -> str:
+        return "fft_backward" if self.is_backward else "fft_forward"
+
+    def call_in_program(self, leaves: list[Array]) -> list[Array]:
+        if self.is_backward:
+            for step in reversed(self.steps):
+                leaves = step.backward(leaves)
+        else:
+            for step in self.steps:
+                leaves = step.forward(leaves)
+        return leaves
 
 
 def mode_count(points: int, *, is_half: bool) -> int:
@@ -149,31 +173,21 @@ class Chain:
             else:
                 self._free(remaining)
 
-    def forward(self, fields: T) -> T:
-        return self._forward(fields) if trace_state_clean() else self._to_result(fields)
+    def forward(self, function: str, leaves: list[Array]) -> list[Array]:
+        """The results for fields, for a function of the user's."""
+        return self._run(function, leaves, is_backward=False)
 
-    def backward(self, fields: T) -> T:
-        return self._backward(fields) if trace_state_clean() else self._to_operand(fields)
+    def backward(self, function: str, leaves: list[Array]) -> list[Array]:
+        """The fields that have these results, for a function of the user's."""
+        return self._run(function, leaves, is_backward=True)
 
-    # An eager call is one program.
-
-    @functools.cached_property
-    def _forward(self) -> Callable[[PyTree], PyTree]:
-        return jax.jit(call_sites.mark_eager(self._to_result))
-
-    @functools.cached_property
-    def _backward(self) -> Callable[[PyTree], PyTree]:
-        return jax.jit(call_sites.mark_eager(self._to_operand))
-
-    def _to_result(self, fields: PyTree) -> PyTree:
-        for step in self.steps:
-            fields = step.forward(fields)
-        return fields
-
-    def _to_operand(self, fields: PyTree) -> PyTree:
-        for step in reversed(self.steps):
-            fields = step.backward(fields)
-        return fields
+    def _run(self, function: str, leaves: list[Array], *, is_backward: bool) -> list[Array]:
+        if not leaves:
+            return leaves
+        communicator = self.result._communicator_of(function)
+        call = _ChainCall(communicator, tuple(self.steps), is_backward)
+        results: list[Array] = run_named(function, call, [leaves])
+        return results
 
     # How the steps are found.
 
@@ -235,8 +249,32 @@ class Chain:
         self.result = result
 
 
-#: Calls with the same arguments share their steps, and their compiled programs.
-chain_of = functools.lru_cache(maxsize=256)(Chain)
+def chain_of(
+    function: str,
+    layout: Layout,
+    axes: tuple[int, ...],
+    points: tuple[int, ...],
+    modes: tuple[int, ...],
+    *,
+    is_real: bool,
+    is_inverse: bool,
+    norm: str,
+) -> Chain:
+    """The steps of a transform, which are found once: see :class:`Chain`."""
+    programs = layout._communicator_of(function).programs
+    key = Chain, layout, axes, points, modes, is_real, is_inverse, norm
+    chain: Chain | None = programs.get(key)
+    if chain is None:
+        chain = programs[key] = Chain(
+            layout,
+            axes,
+            points,
+            modes,
+            is_real=is_real,
+            is_inverse=is_inverse,
+            norm=norm,
+        )
+    return chain
 
 
 # Arguments.

@@ -1,7 +1,7 @@
-"""Profiles: the time of a part of a run by operation and line, and the waiting for others.
+"""Profiles: time and waiting by operation and line, during a part of a run.
 
-The calls are written to a file as for a trace. In the end each process reads its own, and
-learns from the others when they began theirs.
+The calls are written to a file as for a trace. At the end, each process reads its own
+calls, and the processes tell each other when their calls began.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from mpi4py import MPI
 from mpi4jax import _core, _terminal
 
 from ..mpi import binding, handles
-from ..watch.late_ranks import collective_section
+from ..watch.meetings import meeting
 from ..xla.flush import flush
 from . import writer
 from .reader import ENTRY, Array, array_sizes, envelopes_by_site, identify
 from .report import Result, Row, text_of
 from .waiting import wait_for_messages, wait_in_collectives
 
-#: The file that calls are written into for a recording, if they are not for a trace.
+#: The file of calls of a recording, if no trace has one.
 _path: Path | None = None
 
 
-class Recording:
-    """The calls of all processes from when this is made to :meth:`finish`.
+_RULE = "all ranks have to enter and leave a profile together."
 
-    All processes have to take part in both.
+
+class Recording:
+    """A recording of the calls of all processes, from its creation to :meth:`finish`.
+
+    All processes have to create and finish it together.
     """
 
     def __init__(self, is_first: bool = False) -> None:
         if not is_first:
             flush()
         comm = handles.default_comm()
-        with collective_section("profile"):
+        with meeting("the start of a profile", _RULE):
             self._begin_together(comm)
 
     def _begin_together(self, comm: MPI.Intracomm) -> None:
@@ -70,9 +73,9 @@ class Recording:
         return time.monotonic_ns(), offset, error
 
     def finish(self) -> Result:
-        """End it, and give what all processes did."""
+        """End the recording, and return the profile of all processes."""
         flush()
-        with collective_section("profile"):
+        with meeting("the end of a profile", _RULE):
             return self._finish_together()
 
     def _finish_together(self) -> Result:
@@ -96,7 +99,7 @@ class Recording:
         return result
 
     def _read_calls(self) -> Array:
-        """The calls of this process that are over, with the times of rank 0's clock."""
+        """The finished calls of this process, with times of rank 0's clock."""
         calls = _core.read_calls(
             self._path, self._begin, self._clock_comparisons, self._has_boot_of_root
         )
@@ -104,7 +107,7 @@ class Recording:
         return np.frombuffer(calls, ENTRY)
 
     def abandon(self) -> None:
-        """End it without the other processes."""
+        """End the recording without the other processes."""
         if self._folder is not None:
             self._stop()
         self._clean()
@@ -120,16 +123,16 @@ class Recording:
 
 
 def _lost_calls(summary: tuple[int, int] | None) -> int:
-    """How many calls are not in the file, as it could not be written."""
+    """Number of calls that could not be written to the file."""
     return 0 if summary is None else summary[1]
 
 
-#: The calls of a process: the operation, the line, and the sums of a row's columns.
+#: The calls of a process of one operation and line: both, and the sums of a row's columns.
 Sums = tuple[str, str, list[float]]
 
 
 def _sums(calls: Array, waiting: Array) -> Iterator[Sums]:
-    """The calls of this process, by operation and line."""
+    """The sums over the calls of this process, by operation and line."""
     line_of = dict(_core.call_sites(0))
     kinds, kind_of = np.unique(calls[["operation", "call_site"]], return_inverse=True)
     columns = (
@@ -144,10 +147,10 @@ def _sums(calls: Array, waiting: Array) -> Iterator[Sums]:
 
 
 def _bytes_of(calls: Array) -> Array:
-    """The bytes that each call sends or, if it sends none, receives."""
+    """Number of bytes that each call sends or, if it sends none, receives."""
     sent, received = array_sizes(calls, "sent"), array_sizes(calls, "received")
     sizes = np.where(calls["sent_type"] != 0, sent, received)
-    # The record of an exchange has the first array only.
+    # The record of an exchange has its first array only.
     exchange = binding.operations.index("exchange")
     for site, envelopes in envelopes_by_site(calls):
         sent_size, received_size = (
@@ -160,7 +163,7 @@ def _bytes_of(calls: Array) -> Array:
 
 
 def _rows(sums_by_rank: list[list[Sums]]) -> tuple[Row, ...]:
-    """The calls of all processes, by operation and line."""
+    """The rows of a profile: the calls of all processes, by operation and line."""
     size = len(sums_by_rank)
     table: dict[tuple[str, str], Array] = defaultdict(lambda: np.zeros((4, size)))
     for rank, sums in enumerate(sums_by_rank):
@@ -192,7 +195,7 @@ def abandon() -> None:
 
 
 def end() -> None:
-    """Print the profile of the program, if there is one. All have to take part."""
+    """Print the profile of the program, if there is one. All processes take part."""
     global _recording
     if _recording is not None:
         recording, _recording = _recording, None

@@ -1,4 +1,4 @@
-"""The calls that the core writes: their arrays, messages and communicators."""
+"""Calls that the core has written: their arrays, messages and communicators."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..arguments.dtypes import DATATYPES
 from ..xla import call_sites
 from ..xla.call_sites import Envelopes
 
-#: Calls, or what is known of them.
+#: An array of calls, or with a value for each call.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-#: A call as the core writes it: `Entry` in `rust/src/trace/entry.rs`.
+#: The data type of a call as the core writes it: `Entry` in `rust/src/trace/entry.rs`.
 ENTRY = np.dtype(_core.CALL_FIELDS)
-#: Stands for what an operation does not have.
+#: Value of a field that an operation does not have.
 NONE = -(2**31)
 
 
 class CommunicatorInfo(NamedTuple):
-    """A communicator, as all of its processes know it."""
+    """A communicator, described equally in all of its processes."""
 
-    #: A number that is the same in all of its processes, and no other communicator's.
+    #: A unique number of the communicator, which is the same in all of its processes.
     key: int
-    #: The ranks of its processes in COMM_WORLD.
+    #: The ranks in COMM_WORLD of the communicator's processes.
     members: tuple[int, ...]
 
 
@@ -55,35 +55,35 @@ def _ranks_in(runs: Iterable[tuple[int, int, int]]) -> tuple[int, ...]:
     )
 
 
-#: The bytes of an element, by the code of its data type.
+#: Number of bytes of an element, by the code of its data type.
 _ITEM_SIZES = np.zeros(256, np.int64)
 for _name, (_code, _) in DATATYPES.items():
     _ITEM_SIZES[_code] = np.dtype(_name).itemsize
 
 
 def array_sizes(calls: Array, way: str) -> Array:
-    """The bytes of the array that each call has "sent", or "received"."""
+    """Number of bytes of the array that each call has "sent", or "received"."""
     return calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
 
 
 def envelopes_by_site(calls: Array) -> Iterator[tuple[int, Envelopes]]:
-    """The envelopes of calls that may have several messages, by the calls' attribute."""
+    """The envelopes of calls that may have several messages, by call site."""
     for site in np.unique(calls["call_site"]).tolist():
         envelopes = call_sites.envelopes_of(site)
         if envelopes is not None:
             yield site, envelopes
 
 
-#: An envelope, and the index of its call.
+#: The data type of a message: its envelope, and the index of its call.
 _MESSAGE = np.dtype([("call", "i8"), ("rank", "i8"), ("tag", "i8"), ("size", "i8")])
-#: The fields of a call that say with whom it exchanges a message.
+#: The fields of a call with the rank and the tag of its message.
 _FIELDS = {"sent": ("dest", "send_tag"), "received": ("source", "recv_tag")}
 
 
 def messages_of(calls: Array, way: str) -> Array:
-    """All messages that calls have "sent", or "received", in their order.
+    """All messages that calls have "sent", or "received", in the order of the calls.
 
-    Those of MPI.PROC_NULL are left out, and receives from MPI.ANY_SOURCE.
+    Messages of MPI.PROC_NULL and receives from MPI.ANY_SOURCE are left out.
     """
     has_envelopes = np.zeros(len(calls), bool)
     parts: list[tuple[Array, Array | int, Array | int, Array | int]] = []

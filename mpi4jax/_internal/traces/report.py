@@ -1,4 +1,4 @@
-"""Reports of a profile: a text, and a picture."""
+"""Reports of a profile: a text and a figure."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Row(NamedTuple):
-    """The calls of one operation on one line, by all processes."""
+    """The calls of one operation on one line, in all processes."""
 
     operation: str
-    #: The Python line, or nothing for eager calls.
+    #: The Python line, empty for eager calls.
     line: str
-    #: The number of calls, of all processes.
+    #: The number of calls in all processes.
     calls: int
-    #: The bytes that all processes passed for sending (or, if there are none, received).
+    #: The number of bytes that all processes sent (or received, if they sent none).
     bytes: int
-    #: The seconds in these calls, of each process.
+    #: The seconds of each process in these calls.
     seconds: tuple[float, ...]
-    #: The part of these in which each process waited for another one to begin its call.
+    #: The seconds in which each process waited for another one to begin its call.
     waiting: tuple[float, ...]
 
 
 class Result(NamedTuple):
     """A profile of all processes."""
 
-    #: The seconds of the whole.
+    #: The seconds from the begin of the profile to its end.
     elapsed: float
-    #: By the time that they took, the longest first.
+    #: The rows by their time, the longest first.
     rows: tuple[Row, ...]
-    #: The bytes of messages from each process (first index) to each other one.
+    #: The number of bytes in messages from each process (first index) to each other one.
     traffic: Bytes
-    #: The number of calls that could not be written, of all processes.
+    #: The number of calls in all processes that could not be written.
     lost: int
 
     @property
@@ -52,17 +52,17 @@ class Result(NamedTuple):
 
     @property
     def seconds(self) -> Seconds:
-        """The seconds in MPI, of each process."""
+        """The seconds of each process in MPI."""
         return sum((np.array(row.seconds) for row in self.rows), np.zeros(self.size))
 
     @property
     def waiting(self) -> Seconds:
-        """The seconds of it in which each process waited for another one."""
+        """The seconds in MPI in which each process waited for another one."""
         return sum((np.array(row.waiting) for row in self.rows), np.zeros(self.size))
 
 
 def by_operation(rows: Iterable[Row]) -> list[Row]:
-    """The rows of each operation as one, the longest first."""
+    """One row for each operation, the longest first."""
     rows_of: dict[str, list[Row]] = {}
     for row in rows:
         rows_of.setdefault(row.operation, []).append(row)
@@ -82,7 +82,7 @@ def _sum(operation: str, rows: Sequence[Row]) -> Row:
 
 
 def text_of(result: Result, terminal: Terminal = PLAIN) -> str:
-    """A summary, and tables by operation and by line."""
+    """The text of a profile: a summary, and tables by operation and by line."""
     seconds, waiting = result.seconds, result.waiting
     most, least = int(seconds.argmax()), int(seconds.argmin())
 
@@ -123,9 +123,10 @@ _COLUMNS: dict[str, Callable[[Row, float], str]] = {
 
 
 def _table(name: str, rows: Sequence[Row], elapsed: float, terminal: Terminal) -> list[str]:
-    """The lines of a table: numbers to the right, and what they are about behind them.
+    """The lines of a table: numbers aligned to the right, then the operation and its line.
 
-    What does not fit behind the numbers is below them: Python lines, or all of it.
+    Where these do not fit behind the numbers, the Python lines are below the numbers, or
+    both.
     """
     numbers = [[column(row, elapsed) for column in _COLUMNS.values()] for row in rows]
     operations = [row.operation for row in rows]
@@ -162,8 +163,8 @@ def _duration(seconds: float) -> str:
 
 
 def draw(result: Result) -> Figure:
-    """A picture: the time of each process, and who sends how much to whom."""
-    from matplotlib.figure import Figure  # which mpi4jax does not need otherwise
+    """A figure of a profile: the time of each process, and the traffic between them."""
+    from matplotlib.figure import Figure  # a requirement of this function only
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     bars, matrix = figure.subplots(1, 2, width_ratios=(3, 2))

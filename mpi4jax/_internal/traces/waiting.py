@@ -1,8 +1,8 @@
-"""Waiting for others: the time of a call until they have begun theirs.
+"""Waiting time of calls: the time until the processes that a call needs began theirs.
 
-Each process looks at its own calls, and learns from the others when they began theirs.
-MPI's rules, of who needs whom and of which message a receive gets, are the core's
-(`rust/src/timeline/rules.rs`).
+Each process looks at its own calls, and the processes tell each other when their calls
+began. The core has MPI's rules on which processes a call needs and which message a receive
+gets (`rust/src/timeline/rules.rs`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .reader import Array, CommunicatorInfo, messages_of
 
 #: The communicators of this process, by their numbers.
 Communicators = Mapping[int, CommunicatorInfo]
-#: A communicator's key, and whether the messages are those between neighbors in a topology,
-#: which travel apart from the others.
+#: A channel: a communicator's key, and whether its messages are sent between neighbors in a
+#: topology. Such messages do not match others.
 Channel = tuple[int, bool]
 
 
@@ -37,7 +37,7 @@ def _has_pattern(calls: Array, pattern: str) -> Array:
 def wait_in_collectives(
     calls: Array, communicators: Communicators, world: MPI.Intracomm
 ) -> Array:
-    """The nanoseconds that each collective call waited for others to begin it.
+    """Nanoseconds that each collective call waited for other processes to begin it.
 
     The n-th call of a process on a communicator is the n-th one of all others there. All
     processes of `world` have to take part.
@@ -59,7 +59,7 @@ def wait_in_collectives(
         comm = world.Create_group(group)
         group.Free()
         (indices,) = np.nonzero(is_collective & (calls["communicator"] == own.get(key, -1)))
-        # A process may have been recorded for less long.
+        # Some processes may have been recorded for a shorter time.
         indices = indices[: comm.allreduce(len(indices), MPI.MIN)]
         waiting[indices] = _wait_on(comm, calls[indices])
         comm.Free()
@@ -67,7 +67,7 @@ def wait_in_collectives(
 
 
 def _wait_on(comm: MPI.Intracomm, calls: Array) -> Array:
-    """The nanoseconds that collective calls, which all processes of `comm` made, waited."""
+    """Nanoseconds that each collective call waited, if all processes of `comm` made it."""
     begin = calls["begin"].astype(np.int64)
     is_root = calls["root"] == comm.Get_rank()
     last_begin, root_begin = np.empty_like(begin), np.empty_like(begin)
@@ -82,10 +82,10 @@ def _wait_on(comm: MPI.Intracomm, calls: Array) -> Array:
 def wait_for_messages(
     calls: Array, communicators: Communicators, world: MPI.Intracomm
 ) -> tuple[Array, Array]:
-    """The nanoseconds that each call waited for its messages to be sent, and the traffic.
+    """Nanoseconds that each call waited for its messages to be sent, and the traffic.
 
-    The latter is how many bytes this process sent to each. All processes of `world` have to
-    take part.
+    The traffic is the number of bytes that this process sent to each process. All processes
+    of `world` have to take part.
     """
     begin = calls["begin"].astype(np.int64)
     duration = calls["end"].astype(np.int64) - begin
@@ -102,7 +102,7 @@ def wait_for_messages(
         is_matched = messages >= 0
         call = received["call"][is_matched]
         waited = sent_begin[messages[is_matched]] - begin[call]
-        # Of several messages, the last one is waited for longest.
+        # A call with several messages waits for the last one longest.
         np.maximum.at(waiting, call, np.clip(waited, 0, duration[call]))
     return waiting, traffic
 

@@ -1,8 +1,8 @@
 """The trace of a run: two files for each process, in one folder.
 
 `rank-N.calls` has all calls, as the core writes them: see `rust/src/trace.rs`.
-`rank-N.json` has a line for everything else: what the numbers in a call stand for, how long
-JAX compiled and Python dispatched, and how the clocks of processes compare.
+`rank-N.json` has a line for each other fact: the meaning of the numbers in a call, the
+times of JAX's compilation and Python's dispatch, and the comparisons of clocks.
 `rust/src/timeline` reads both.
 """
 
@@ -31,18 +31,18 @@ from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.types import PyTree
 from ..mpi import binding, handles
 from ..operations._eager import ArrayOrLeaves, EagerCall, EagerRun, wrap_eager_calls
-from ..watch.late_ranks import collective_section
+from ..watch.meetings import meeting
 from ..xla import call_sites
 
-#: How many calls may wait to be written before they keep the next one waiting.
+#: Number of calls that may wait to be written before the next call has to wait.
 CAPACITY = 1 << 14
-#: How often a message goes to and fro to compare two clocks. The fastest time counts.
+#: Number of round trips of a message to compare two clocks. The fastest one counts.
 _ROUNDS = 32
 _SECOND = 10**9
-#: How many lines wait to be written.
-_MOST_LINES = 256
+#: Number of lines that are written together.
+_MAX_LINES = 256
 
-#: The durations that JAX announces, and what it does meanwhile.
+#: The durations that JAX announces, and names of its activities.
 _WORK = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
@@ -51,24 +51,24 @@ _WORK = {
 
 
 class Lines:
-    """A file that lines are added to. If it can't be written, the trace ends."""
+    """A file of lines in JSON. If it can't be written, the trace ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._lines: list[bytes] = []
-        # Until the process ends. Python would keep what it can't write, and try again.
+        # Open until the process ends. Unbuffered, as Python would retry failed writes.
         self._file: FileIO | None = open(path, "wb", buffering=0)  # noqa: SIM115
 
     def add(self, facts: dict[str, object]) -> None:
         """Add a line, in JSON."""
         with self._lock:
             self._lines.append(json.dumps(facts).encode() + b"\n")
-            if len(self._lines) >= _MOST_LINES:
+            if len(self._lines) >= _MAX_LINES:
                 self._flush()
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write the lines that wait to be written."""
         with self._lock:
             self._flush()
 
@@ -90,10 +90,10 @@ class Trace:
         rank, size = world.Get_rank(), world.Get_size()
         name = f"MPI4JAX_TRACE={folder}"
         comm = handles.default_comm(
-            f"at the start of its trace ({name})",
-            "all ranks of MPI.COMM_WORLD have to write a trace, or none.",
+            f"the start of its trace ({name})",
+            "all ranks have to write a trace, or none.",
         )
-        # Made here and nowhere later, as all processes have to take part in that.
+        # Made here, as all processes have to take part in that.
         self._comm = comm.Dup()
         self.calls = folder / f"rank-{rank}.calls"
         self._sites = 0
@@ -188,8 +188,8 @@ class Trace:
         summary = _core.stop_trace()
         self._write_tables()
         if not is_alone:
-            with collective_section("trace"):
-                # Another process may have much to do yet: no busy waiting.
+            with meeting("the end of its trace", "all ranks end it together."):
+                # Another process may still compute for long: no busy waiting.
                 barrier = self._comm.Ibarrier()
                 while not barrier.Test():
                     time.sleep(0.001)
@@ -215,7 +215,7 @@ def agreement(comm: MPI.Intracomm, name: str) -> Iterator[None]:
 
 
 def boot() -> str | None:
-    """The id of the system's start, which processes share that read the same clock."""
+    """The boot id of the system, which is equal for processes that read the same clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -223,11 +223,11 @@ def boot() -> str | None:
 
 
 def compare_clocks(comm: MPI.Intracomm) -> tuple[int, int]:
-    """The nanoseconds by which this process's clock is ahead of rank 0's, and their error.
+    """Nanoseconds by which this process's clock is ahead of rank 0's, and their error.
 
-    A message goes from rank 0 to each other rank and back. The other clock was read at some
-    time between the two at which rank 0 read its own. It is compared with the middle of
-    these, which is wrong by half of the time between them at most.
+    A message goes from rank 0 to each other rank and back. The other rank reads its clock
+    between two readings of rank 0's, and is compared with the middle of these. The error is
+    at most half of the time between them.
     """
     clock, comparison = np.zeros(1, np.int64), np.zeros(2, np.int64)
     if comm.Get_rank() != 0:
@@ -256,7 +256,7 @@ _trace: Trace | None = None
 
 
 def path_of_calls() -> Path | None:
-    """The file that calls are written into."""
+    """The file of calls of the trace, if there is one."""
     return None if _trace is None else _trace.calls
 
 
@@ -273,6 +273,6 @@ def start(folder: str) -> None:
 
 
 def end(is_alone: bool) -> None:
-    """Finish the files, if there are any. A process that has failed does so alone."""
+    """Finish the files of the trace, if there are any. A failed process does so alone."""
     if _trace is not None:
         _trace.end(is_alone)

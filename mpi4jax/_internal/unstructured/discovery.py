@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import in_words
+from ..arguments.checks import describe
 from ..arguments.types import Unchecked
 from . import setup_messages
-from .setup_messages import MOST, Integers, Mask, Problem, Routes, agree, private
+from .setup_messages import MAX_COUNT, Integers, Mask, Problem, Routes, agree, private
 
 FROM_GLOBAL = "unstructured.Plan.from_global"
 FROM_NEIGHBORS = "unstructured.Plan.from_neighbors"
@@ -349,10 +349,10 @@ def _integers(function: str, name: str, value: Unchecked, rank: int) -> Integers
             f"{function} got {_in_words(value, array)} for {name} on rank "
             f"{rank}, expected an array of integers with one dimension"
         )
-    if array.size > MOST:
+    if array.size > MAX_COUNT:
         raise ValueError(
             f"{function} got {array.size} integers for {name} on rank "
-            f"{rank}, expected at most {MOST}"
+            f"{rank}, expected at most {MAX_COUNT}"
         )
     return array if array.size else np.empty(0, np.int64)
 
@@ -379,7 +379,7 @@ def _array(value: Unchecked) -> Integers | None:
 
 
 def _in_words(value: Unchecked, array: Integers | None) -> str:
-    return in_words(value if array is None or not array.ndim else array)
+    return describe(value if array is None or not array.ndim else array)
 
 
 class _Lists:
@@ -388,14 +388,14 @@ class _Lists:
     def __init__(
         self, neighbors: Unchecked, size: Unchecked, rank: int, rank_count: int
     ) -> None:
-        if not _is_integer(size) or not 0 <= size <= MOST:
+        if not _is_integer(size) or not 0 <= size <= MAX_COUNT:
             raise ValueError(
-                f"{FROM_NEIGHBORS} got {in_words(size)} for argument `size` on rank "
-                f"{rank}, expected a number of rows from 0 to {MOST}"
+                f"{FROM_NEIGHBORS} got {describe(size)} for argument `size` on rank "
+                f"{rank}, expected a number of rows from 0 to {MAX_COUNT}"
             )
         if not isinstance(neighbors, Mapping):
             raise ValueError(
-                f"{FROM_NEIGHBORS} got {in_words(neighbors)} for argument `neighbors` on "
+                f"{FROM_NEIGHBORS} got {describe(neighbors)} for argument `neighbors` on "
                 f"rank {rank}, expected a mapping of ranks to pairs of rows"
             )
         self.size = int(size)
@@ -403,7 +403,7 @@ class _Lists:
         for other in neighbors:
             if not _is_integer(other) or not 0 <= other < rank_count:
                 raise ValueError(
-                    f"{FROM_NEIGHBORS} got neighbor {in_words(other)} on rank {rank}, "
+                    f"{FROM_NEIGHBORS} got neighbor {describe(other)} on rank {rank}, "
                     f"expected a rank from 0 to {rank_count - 1}"
                 )
         #: For each neighbor, the rows that are sent, and those that are received.
@@ -423,7 +423,7 @@ class _Lists:
     def _pair(self, other: int, pair: Unchecked) -> tuple[Integers, Integers]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ValueError(
-                f"{FROM_NEIGHBORS} got {in_words(pair)} for neighbor {other} on rank "
+                f"{FROM_NEIGHBORS} got {describe(pair)} for neighbor {other} on rank "
                 f"{self._rank}, expected a pair: the rows to send to it, and the rows to "
                 "receive from it"
             )

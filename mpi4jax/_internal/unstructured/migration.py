@@ -11,25 +11,25 @@ free now, which needs nobody to leave.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import array, integer, reject
-from ..arguments.dtypes import SUM, check_dtype
+from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Unchecked
 from ..halo.slabs import FIRST_TAG
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..operations._eager import on_own_devices, run_eagerly
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from ..operations._messages import Messages
 from ..operations.allreduce import AllReduce
 from ..operations.alltoall import AllToAll
 from ..operations.exchange import Exchange
-from ..xla.jax_compat import trace_state_clean
 from .leaf_rows import LeafRows
 
 #: How many particles a process may send to each, and how many come from each.
@@ -60,19 +60,15 @@ class Migrated(NamedTuple):
     unreachable: Array
 
 
-class _Migration(NamedTuple):
+@dataclass(frozen=True)
+class _Migration(PlanCall):
     """A call with its parameters: an eager one is a program of its own."""
+
+    name: ClassVar[str] = "migrate"
 
     communicator: Communicator
     capacity: int
     neighbors: tuple[int, ...] | None
-
-    @property
-    def name(self) -> str:
-        return "migrate"
-
-    def forwarded_operand(self) -> None:
-        return None
 
     def call_in_program(
         self, leaves: Sequence[Array], destination: Array, mask: Array
@@ -162,7 +158,7 @@ class _Migration(NamedTuple):
 
 
 def _sort(groups: Array, count: int) -> tuple[Array, Array]:
-    """The slots by the groups that they are in, and where each of so many begins."""
+    """The slots, sorted by group, and the first position of each of `count` groups."""
     slots = groups.shape[0]
     if count * slots > jnp.iinfo(groups.dtype).max:
         order = jnp.argsort(groups, stable=True)
@@ -173,7 +169,7 @@ def _sort(groups: Array, count: int) -> tuple[Array, Array]:
 
 
 def _members(order: Array, starts: Array, counts: Array, rows: int) -> Array:
-    """The slots of so many members of each group, from where these start in the order.
+    """Slots of `counts` members of each group, from positions `starts` in the order on.
 
     They are followed by the number of slots, which is that of none.
     """
@@ -232,10 +228,11 @@ def migrate(
     """
     communicator = handles.communicator(NAME, comm)
     tree = Tree("particles", particles)
-    leaves = [_field(*pair) for pair in tree.named_arrays(NAME)]
+    named_leaves = list(tree.jax_arrays(NAME))
+    leaves = [leaf for _, leaf in named_leaves]
     destination = _by_slot("destination", destination, "integers")
     slots = destination.shape[0]
-    for (name, _), leaf in zip(tree.named_arrays(NAME), leaves, strict=True):
+    for name, leaf in named_leaves:
         _check_slots(name, leaf, slots)
     mask = jnp.ones(slots, bool) if mask is None else _by_slot("mask", mask, "booleans")
     _check_slots("mask", mask, slots)
@@ -247,30 +244,23 @@ def migrate(
         )
     ranks = None if neighbors is None else _ranks(neighbors, communicator)
     call = _Migration(communicator, capacity, ranks)
-    run = run_eagerly if trace_state_clean() else _run_in_program
-    leaves, *others = run(call, [leaves, destination.astype(int), mask])
-    return Migrated(jax.tree_util.tree_unflatten(tree.structure, leaves), *others)
-
-
-def _run_in_program(call: _Migration, operands: Sequence[Unchecked]) -> list[Unchecked]:
-    return call.call_in_program(*operands)
-
-
-def _field(name: str, leaf: ArrayLike) -> Array:
-    x = jnp.asarray(leaf)
-    check_dtype(NAME, name, x.dtype)
-    return x
+    leaves, *others = run_named(NAME, call, [leaves, destination.astype(int), mask])
+    return Migrated(tree.with_leaves(leaves), *others)
 
 
 def _by_slot(argument: str, value: ArrayLike, values: str) -> Array:
     """An argument that has to have such a value for each slot."""
-    x = jnp.asarray(array(NAME, argument, value))
+    value = array(NAME, argument, value)
+    x = jnp.asarray(value)
     kind = np.integer if values == "integers" else np.bool_
     if x.ndim != 1 or not jnp.issubdtype(x.dtype, kind):
         raise TypeError(
             f"{NAME} got an array of type {x.dtype} and shape {x.shape} for argument "
             f"`{argument}`, expected {values} with one axis"
         )
+    if isinstance(value, np.ndarray) and value.dtype.itemsize > x.dtype.itemsize:
+        # JAX has dropped the upper half of the bits. What needs it is no rank.
+        x = jnp.where(value == value.astype(x.dtype), x, -1)
     return x
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from mpi4py import MPI
 
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike
+from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.meshes import axis_comm, check_program, names_of
@@ -39,6 +40,8 @@ class _Static(NamedTuple):
     mesh: jax.sharding.Mesh
     names: tuple[Hashable, ...]
     pattern: Pattern
+    #: How many rows each point has.
+    block: int
 
     def spread(self, rows: np.ndarray[Any, Any]) -> Array:
         """The whole array of the rows of all processes."""
@@ -53,11 +56,14 @@ class MeshPlan(RowPlan):
     It is an argument of programs, a tree of arrays that are divided along the first axis.
     """
 
+    _public_name = "unstructured.MeshPlan"
+
     def __init__(self, static: _Static, table: Array, ranks: Array, owned: Array) -> None:
         self._static = static
         self._pattern = static.pattern
+        self._block = static.block
         #: The number of rows of a field on each process.
-        self.size = static.pattern.size
+        self.size = static.pattern.size * static.block
         self._table = table
         self._ranks = (ranks,)
         #: Which rows a process owns: no ghosts, and none that fill up a field.
@@ -80,11 +86,20 @@ class MeshPlan(RowPlan):
             fields: An array with the rows of this process, or a tree of them.
 
         """
-        return jax.tree_util.tree_map(self._spread, fields)
+        function = "unstructured.MeshPlan.spread"
+        tree = Tree("fields", fields)
+        leaves = [self._spread(function, *pair) for pair in tree.named_arrays(function)]
+        return tree.with_leaves(leaves)
 
-    def _spread(self, x: Any) -> Array:
-        rows = np.zeros((self.size, *np.shape(x)[1:]), np.result_type(x))
-        rows[: len(x)] = x
+    def _spread(self, function: str, name: str, x: ArrayLike) -> Array:
+        shape = np.shape(x)
+        if not shape or shape[0] > self.size:
+            raise ValueError(
+                f"{function} got an array of shape {shape} for `{name}`, expected at most "
+                f"{self.size} rows along its first axis"
+            )
+        rows = np.zeros((self.size, *shape[1:]), jnp.result_type(x))
+        rows[: shape[0]] = x
         return self._static.spread(rows)
 
     @property
@@ -120,11 +135,15 @@ class MeshPlan(RowPlan):
 def on_mesh(
     neighborhood: Neighborhood,
     comm: MPI.Intracomm,
+    block: int,
     mesh: jax.sharding.Mesh,
     names: str | Sequence[Hashable] | None,
 ) -> MeshPlan:
-    """The plan of a neighborhood for a mesh, on whose axes the processes are."""
-    names = names_of(mesh, names)
+    """The plan of a neighborhood for a mesh, on whose axes the processes are.
+
+    Each point has `block` rows.
+    """
+    names = names_of("unstructured.Plan.on_mesh", mesh, names)
     axes = axis_comm(mesh, names)
     if MPI.Comm.Compare(axes, comm) not in (MPI.IDENT, MPI.CONGRUENT):
         raise ValueError(
@@ -151,6 +170,6 @@ def on_mesh(
         for side in range(2)
     ]
     pattern = Pattern(size, *sides)
-    static = _Static(mesh, names, pattern)
-    arrays = (table.reshape(-1), ranks, owned)
+    static = _Static(mesh, names, pattern, block)
+    arrays = (table.reshape(-1), ranks, np.repeat(owned, block))
     return MeshPlan(static, *map(static.spread, arrays))

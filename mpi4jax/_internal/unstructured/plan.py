@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
@@ -12,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import integer
+from ..arguments.checks import integer, jax_array
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree
 from ..mpi import handles
-from ..mpi.handles import Communicator, unpack_hashable
-from ..operations import allgatherv, gatherv, scatterv
-from ..operations._arguments import known_root
-from ..operations._eager import on_own_devices
+from ..mpi.handles import unpack_hashable
+from ..operations._arguments import kind_of, known_root
+from ..operations._eager import on_own_devices, run_named
 from . import discovery
 from .on_mesh import MeshPlan, on_mesh
 from .row_plan import RowPlan
 from .rows import first_row, pattern_of
+from .whole import GatherCall, ScatterCall
 
 T = TypeVar("T")
 
@@ -35,21 +34,28 @@ class Plan(RowPlan):
     processes own. Make a plan by :meth:`from_global` or :meth:`from_neighbors`, once.
     """
 
-    def __init__(self, neighborhood: discovery.Neighborhood, comm: MPI.Intracomm) -> None:
+    _public_name = "unstructured.Plan"
+
+    def __init__(
+        self, neighborhood: discovery.Neighborhood, comm: MPI.Intracomm, block: int = 1
+    ) -> None:
         self._neighborhood = neighborhood
+        self._block = block
         #: The communicator of the processes.
         self.comm = comm
         self._communicator = handles.communicator("unstructured.Plan", comm)
         #: The number of rows of a field on this process.
-        self.size = neighborhood.size
+        self.size = neighborhood.size * block
         #: The ranks that this process sends rows to or receives rows from.
         self.neighbors = neighborhood.ranks
         #: Which rows this process owns.
-        self.owned = neighborhood.owned
+        self.owned = np.repeat(neighborhood.owned, block)
         self._pattern, rows = pattern_of(
             neighborhood.size, neighborhood.ranks, neighborhood.sent, neighborhood.received
         )
-        self._table = jnp.asarray(rows)
+        # A plan that is made while a program is traced may outlive the trace.
+        with jax.ensure_compile_time_eval():
+            self._table = jnp.asarray(rows)
 
     @classmethod
     def from_global(
@@ -105,14 +111,8 @@ class Plan(RowPlan):
                 f"unstructured.Plan.blocked got {count} for argument `k`, expected a "
                 "positive number of unknowns"
             )
-        plan = copy.copy(self)
-        for name, value in vars(Plan).items():
-            if isinstance(value, functools.cached_property):
-                plan.__dict__.pop(name, None)
-        plan._block = self._block * count
-        plan.size = self.size * count
-        plan.owned = np.repeat(self.owned, count)
-        return plan
+        self._communicator_of("unstructured.Plan.blocked")
+        return Plan(self._neighborhood, self.comm, self._block * count)
 
     def __repr__(self) -> str:
         owned = int(self.owned.sum())
@@ -157,22 +157,38 @@ class Plan(RowPlan):
             axis: The axis of all arrays along which the rows are.
 
         """
+        function = "unstructured.Plan.rotate_ghosts"
         leaves, structure = self._checked("rotate_ghosts", fields, axis, self.size)
         rows = self.ghost_rows
-        factors = jnp.asarray(matrices)
+        factors = jax_array(function, "matrices", matrices)
         rotated = []
         for x in leaves:
             components = x.shape[-1]
             if factors.shape != (len(rows), components, components):
                 raise ValueError(
-                    "unstructured.Plan.rotate_ghosts got an array of shape "
-                    f"{factors.shape} for argument `matrices`, expected "
-                    f"{(len(rows), components, components)}: a matrix for each ghost"
+                    f"{function} got an array of shape {factors.shape} for argument "
+                    f"`matrices`, expected {(len(rows), components, components)}: a matrix "
+                    "for each ghost"
                 )
+            if kind_of(factors.dtype) > kind_of(x.dtype):
+                raise TypeError(
+                    f"{function} got an array of type {factors.dtype} for argument "
+                    f"`matrices`, expected numbers that the fields can hold, which are "
+                    f"{x.dtype}"
+                )
+            try:
+                jnp.promote_types(x.dtype, factors.dtype)
+            except ValueError:  # of the shortest types
+                raise TypeError(
+                    f"{function} got an array of type {factors.dtype} for argument "
+                    f"`matrices`, expected {x.dtype}, as the fields are"
+                ) from None
             index = _index(x, rows, axis)
             vectors = jnp.moveaxis(x[index], axis, 0)
-            vectors = jnp.einsum("gij,g...j->g...i", factors.astype(x.dtype), vectors)
-            rotated.append(x.at[index].set(jnp.moveaxis(vectors, 0, axis)))
+            # With the precision of either.
+            vectors = jnp.einsum("gij,g...j->g...i", factors, vectors)
+            vectors = jnp.moveaxis(vectors.astype(x.dtype), 0, axis)
+            rotated.append(x.at[index].set(vectors))
         return structure.unflatten(rotated)
 
     @on_own_devices
@@ -196,11 +212,14 @@ class Plan(RowPlan):
             axis: The axis of all arrays along which the rows are.
 
         """
+        return self._with_ghosts("add_ghosts", fields, axis)
+
+    def _with_ghosts(self, function: str, fields: T, axis: int) -> T:
         own_count = self._row_counts[self._communicator.rank]
-        leaves, structure = self._checked("add_ghosts", fields, axis, own_count)
+        leaves, structure = self._checked(function, fields, axis, own_count)
         if own_count < self.size:
             leaves = [self._spread(x, axis) for x in leaves]
-        return self.update(structure.unflatten(leaves), axis=axis)
+        return self._call("update", structure.unflatten(leaves), axis, function=function)
 
     def _spread(self, x: Array, axis: int) -> Array:
         """Own rows among zeros in place of the ghosts."""
@@ -229,22 +248,17 @@ class Plan(RowPlan):
             The whole fields, or None on a process that does not get them.
 
         """
+        function = "unstructured.Plan.gather"
+        communicator = self._communicator_of(function)
         root = self._known_root("gather", root)
         leaves, structure = self._checked("gather", fields, 0, self.size)
-        own = [x[self._own] for x in leaves]
-        joined = self._join([*own, self._positions], root)
-        if joined is None:
+        rows = [] if isinstance(self._own, slice) else [self._own]
+        first = self._own.start if isinstance(self._own, slice) else None
+        call = GatherCall(communicator, self._row_counts, root, first)
+        whole_fields = run_named(function, call, [leaves, self._positions, *rows])
+        if root is not None and root != communicator.rank:
             return None
-        *rows, positions = joined
-        return structure.unflatten(jnp.zeros_like(x).at[positions].set(x) for x in rows)
-
-    def _join(self, own: list[Array], root: int | None) -> list[Array] | None:
-        """The own rows of all processes, by ranks."""
-        counts = self._row_counts
-        if root is None:
-            return allgatherv.allgatherv(own, counts, comm=self.comm)
-        joined = gatherv.gatherv(own, counts, root, comm=self.comm)
-        return joined if root == self._communicator.rank else None
+        return structure.unflatten(whole_fields or [])
 
     @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None) -> T:
@@ -256,19 +270,14 @@ class Plan(RowPlan):
                 of the same shapes and dtypes, whose values are not used.
 
         """
+        function = "unstructured.Plan.scatter"
+        communicator = self._communicator_of(function)
         root = self._known_root("scatter", root)
         counts = self._row_counts
         leaves, structure = self._checked("scatter", fields, 0, sum(counts))
-        if root is None:
-            own = [x[self._positions] for x in leaves]
-        else:
-            joined = self._join([self._positions], root)
-            # Elsewhere, arrays like the result are passed.
-            own_count = counts[self._communicator.rank]
-            rows = slice(own_count) if joined is None else joined[0]
-            in_order = [x[rows] for x in leaves]
-            own = scatterv.scatterv(in_order, counts, root, comm=self.comm)
-        return self.add_ghosts(structure.unflatten(own))
+        call = ScatterCall(communicator, counts, root)
+        own = run_named(function, call, [leaves, self._positions]) or []
+        return self._with_ghosts("scatter", structure.unflatten(own), 0)
 
     def _known_root(self, function: str, root: Integer | None) -> int | None:
         if root is None:
@@ -283,26 +292,30 @@ class Plan(RowPlan):
         return rows if first is None else slice(first, first + len(rows))
 
     @property
-    def _row_counts(self) -> list[int]:
-        """How many own rows each process has."""
-        return [count * self._block for count in self._neighborhood.counts]
+    def _row_counts(self) -> tuple[int, ...]:
+        """The number of own rows of each process."""
+        return tuple(count * self._block for count in self._neighborhood.counts)
 
     @functools.cached_property
     def _positions(self) -> Array:
         """Where the own rows are in whole fields."""
         positions = discovery.positions(self._neighborhood, self.comm)
-        unknowns = np.arange(self._block)
-        rows = positions[:, None] * self._block + unknowns
         with jax.ensure_compile_time_eval():
-            return jnp.asarray(rows.reshape(-1), np.int32)
+            return jnp.asarray(self._rows_of_points(positions), np.int32)
 
     def renumber(self) -> np.ndarray:
-        """New ids of the points of this process. All processes call this together.
+        """New ids of the rows of this process. All processes call this together.
 
-        Each process has consecutive ids for its own points, in the order of their rows, and
-        those of the next rank follow.
+        Each process has consecutive ids for its own rows, in their order, and those of the
+        next rank follow.
         """
-        return discovery.renumbered(self._neighborhood, self.comm)
+        self._communicator_of("unstructured.Plan.renumber")
+        return self._rows_of_points(discovery.renumbered(self._neighborhood, self.comm))
+
+    def _rows_of_points(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers of the rows of points that have these numbers."""
+        rows = numbers[:, None] * self._block + np.arange(self._block)
+        return rows.reshape(-1)
 
     def describe(self, fields: PyTree = None) -> str:
         """A text about the neighbors of this process, and the balance of all.
@@ -349,11 +362,8 @@ class Plan(RowPlan):
             fields have as many rows on each process as that with most has.
 
         """
-        return on_mesh(self._neighborhood, self.comm, mesh, names)
-
-    def _communicator_of(self, function: str) -> Communicator:
-        handles.check_not_freed(function, self._communicator)
-        return self._communicator
+        self._communicator_of("unstructured.Plan.on_mesh")
+        return on_mesh(self._neighborhood, self.comm, self._block, mesh, names)
 
 
 def _index(x: Array, rows: np.ndarray | slice, axis: int) -> tuple[np.ndarray | slice, ...]:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, overload
 
-import jax.numpy as jnp
+import jax
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import check_callable
+from ..arguments.checks import check_callable, integer
 from ..arguments.dtypes import OPERATORS
 from ..arguments.types import Array, Op, PyTree
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..mpi.plans import PlanBase
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request, start_call, wait
 from ..operations._calls import Call
-from ..operations._eager import on_own_devices, run_eagerly
-from ..xla.jax_compat import trace_state_clean
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from .rows import Pattern, Step, with_messages
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _EagerStep(NamedTuple):
+@dataclass(frozen=True)
+class _EagerStep(PlanCall):
     """An eager call of a plan is a program of its own, for all plans alike."""
 
     step: Step
@@ -48,11 +50,8 @@ class _EagerStep(NamedTuple):
         params = {"operator": self.operator} if self.operator else {}
         return method(leaves, [table], ranks, **params)
 
-    def forwarded_operand(self) -> None:
-        return None
 
-
-class RowPlan:
+class RowPlan(PlanBase):
     """A pattern of rows, and the functions that exchange them."""
 
     #: The number of rows of a field on this process.
@@ -64,10 +63,6 @@ class RowPlan:
     _ranks: tuple[Array, ...] = ()
     #: How many rows each point has.
     _block = 1
-
-    def _communicator_of(self, function: str) -> Communicator:
-        """The communicator, if a function can be called."""
-        raise NotImplementedError
 
     @overload
     def update(self, fields: T, *, axis: int = 0, during: None = None) -> T: ...
@@ -115,14 +110,17 @@ class RowPlan:
             A request, to be passed to :meth:`finish` or :func:`mpi4jax.wait` once.
 
         """
+        function = "unstructured.Plan.start"
         leaves, structure = self._leaves("start", fields, axis)
         step = self._step("start", axis)
         sent, received = step.sides(leaves)
-        arrays, messages = with_messages(sent.packing(), leaves, [self._table])
-        operands = (messages, received.buffers(), *self._ranks)
-        call = Call("unstructured.Plan.start", step.operation(sent, received), *operands)
         finishing = _Finishing(step, structure, axis, self._block)
-        return start_call(call.then(_finish, arrays, [self._table], finishing=finishing))
+        with jax.named_scope(function):
+            arrays, messages = with_messages(sent.packing(), leaves, [self._table])
+            operands = (messages, received.buffers(), *self._ranks)
+            call = Call(function, step.operation(sent, received), *operands)
+            call.then(_finish, arrays, [self._table], finishing=finishing)
+            return start_call(call)
 
     def finish(self, request: Request[T]) -> T:
         """Wait for an update, and return the fields with their ghosts filled."""
@@ -154,11 +152,13 @@ class RowPlan:
                 f"{function} got {operator} for argument `op`, expected MPI.SUM, MPI.MAX "
                 "or MPI.MIN"
             )
-        return self._call("accumulate_extremum", fields, axis, operator=operator)
+        name = "accumulate_extremum"
+        return self._call(name, fields, axis, operator, function="accumulate")
 
     def sum_shared(self, fields: T, *, axis: int = 0) -> T:
         """Set all copies of a row to their sum, as of nodes that finite elements share."""
-        return self.update(self.accumulate(fields, axis=axis), axis=axis)
+        total = self._call("accumulate", fields, axis, function="sum_shared")
+        return self._call("update", total, axis, function="sum_shared")
 
     # The arrays.
 
@@ -169,18 +169,18 @@ class RowPlan:
         return Step(self._pattern, position, communicator)
 
     @on_own_devices
-    def _call(self, name: str, fields: T, axis: int, operator: str = "") -> T:
-        function = "accumulate" if operator else name
+    def _call(
+        self, name: str, fields: T, axis: int, operator: str = "", *, function: str = ""
+    ) -> T:
+        """The result of a step, for a function: that of its name, or another one."""
+        function = function or name
         leaves, structure = self._leaves(function, fields, axis)
         step = self._step(function, axis)
-        if not leaves or not self._pattern.sent:
-            return fields
-        call = _EagerStep(step, name, operator)
-        if trace_state_clean():
-            results = run_eagerly(call, [leaves, self._table, *self._ranks])
-        else:
-            results = call.call_in_program(leaves, self._table, *self._ranks)
-        return structure.unflatten(_joined(x, axis, self._block) for x in results)
+        if leaves and self._pattern.sent:
+            call = _EagerStep(step, name, operator)
+            operands = [leaves, self._table, *self._ranks]
+            leaves = run_named(f"unstructured.Plan.{function}", call, operands)
+        return structure.unflatten(_joined(x, axis, self._block) for x in leaves)
 
     def _leaves(
         self, function: str, fields: PyTree, axis: int
@@ -192,14 +192,15 @@ class RowPlan:
     def _checked(
         self, function: str, fields: PyTree, axis: int, size: int
     ) -> tuple[list[Array], PyTreeDef]:
+        name = f"unstructured.Plan.{function}"
+        axis = integer(name, "axis", axis)
         tree = Tree("fields", fields)
         leaves = []
-        for name, leaf in tree.named_arrays(f"unstructured.Plan.{function}"):
-            x = jnp.asarray(leaf)
+        for path, x in tree.jax_arrays(name):
             if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
                 raise ValueError(
-                    f"unstructured.Plan.{function} got an array of shape {x.shape} for "
-                    f"`{name}`, expected {size} rows along axis {axis}"
+                    f"{name} got an array of shape {x.shape} for `{path}`, expected {size} "
+                    f"rows along axis {axis}"
                 )
             leaves.append(x)
         return leaves, tree.structure

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from ..watch.late_ranks import LateRankReport
+from ..mpi.handles import members_of
+from ..watch.meetings import meeting
 from ..xla.flush import flush
 
 #: Row numbers, ranks, or ids.
@@ -18,7 +19,7 @@ Integers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 #: The most rows of a process, and elements in a call of MPI's: C's `int`.
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
 @contextlib.contextmanager
@@ -35,7 +36,7 @@ def private(function: str, comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
 
 def _duplicate(function: str, comm: MPI.Intracomm) -> MPI.Intracomm:
     rule = "all ranks of its communicator have to call it together."
-    with LateRankReport(f"in {function}", rule):
+    with meeting(function, rule, members_of(comm)):
         return comm.Dup()
 
 
@@ -80,10 +81,10 @@ class Routes:
         comm.Alltoall(self._sent, self._received)
         self._ends = np.cumsum(self._received)
         most = comm.allreduce(int(self._ends[-1]), op=MPI.MAX)
-        if most > MOST:
+        if most > MAX_COUNT:
             raise ValueError(
                 f"unstructured.Plan would send {most} ids to one rank, expected at most "
-                f"{MOST}. Divide them among more ranks"
+                f"{MAX_COUNT}. Divide them among more ranks"
             )
 
     def send(self, values: Integers) -> Integers:

@@ -1,1 +1,1 @@
-"""The watchdog: its start, where Python's threads are, why the main program ends."""
+"""The watchdog: its start, the activity of Python's threads, the end of the program."""

@@ -1,4 +1,4 @@
-"""Why this process ends, which the core tells ranks that wait for it."""
+"""Reason why this process ends, which the core tells the ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mpi4jax import _core
 from ..forks import at_exit
 from ..xla.call_sites import Frame, current_line, describe_stack
 
-#: Reasons are cut here.
-_LONGEST = 200
+#: Largest number of characters of a reason.
+_MAX_CHARACTERS = 200
 
 
 class _Ending:
-    """The reason for which the main program ends."""
+    """The reason why the main program ends."""
 
     def __init__(self) -> None:
         #: The status of the last call of sys.exit, the call in words, and its line.
@@ -55,7 +55,7 @@ class _Ending:
         if _has_returned(self._main):
             # A program that caught the exception of sys.exit went on.
             return None
-        # Python leaves it here before any hook that prints it, such as rich's.
+        # Python sets this before any hook prints the error, such as rich's.
         error = getattr(sys, "last_value", None)
         if error is not None and _is_from(self._main, error.__traceback__):
             code = 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -79,13 +79,13 @@ def _lines_of(trace: TracebackType | None) -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "..."
 
 
 def _describe_error(error: BaseException) -> str:
     name = type(error).__name__
     text, _, trace = str(error).strip().partition("Traceback (most recent call last):")
-    # JAX puts the whole traceback of a callback into its error; the last line says it.
+    # JAX's error contains the whole traceback of a callback: its last line is the reason.
     reason = text.partition("\n")[0] + trace.strip().rpartition("\n")[2]
     return f"{name}: {_shorten(reason)}" if reason else name
 
@@ -105,7 +105,7 @@ def _main() -> FrameType:
 
 
 def _has_returned(frame: FrameType) -> bool:
-    """Whether a function that is over has returned. If not, an exception has left it."""
+    """Whether a finished function has returned. If not, an exception has left it."""
     instruction = frame.f_code.co_code[frame.f_lasti]
     return dis.opname[instruction].startswith("RETURN")
 
@@ -115,9 +115,9 @@ _ending = _Ending()
 
 @functools.cache
 def tell() -> bool:
-    """Tell the core why the main program is over. Gives whether it has failed.
+    """Tell the core why the main program has ended. Return whether the program has failed.
 
-    Functions that were registered for the exit may still run, and call MPI.
+    Functions that were registered for the exit may still run and call MPI.
     """
     reason = _ending.reason()
     if reason is None:
@@ -128,6 +128,6 @@ def tell() -> bool:
 
 
 def enable() -> None:
-    """Note from now on why this process ends."""
+    """Watch for the reason why this process ends, and tell the core at the exit."""
     _ending.watch()
     at_exit(tell)

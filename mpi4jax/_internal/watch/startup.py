@@ -1,36 +1,52 @@
-"""Starting the core's watching thread (rust/src/watch), and connecting those of all ranks.
+"""Start of the core's watching thread (rust/src/watch).
 
-The thread looks at the calls of this process, asks the other ranks when one takes long, and
-prints a report.
+The thread observes the calls of this process, asks the other ranks if a call takes long,
+and prints a report.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import sys
 import warnings
 
 import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._launcher import processes_on_node
 
 from ..arguments.hashable import handle
 from ..environment import settings
-from ..xla.flush import flush
-from .late_ranks import LateRankReport
 from .whereabouts import whereabouts
 
 
 @functools.cache
-def follow() -> None:
-    """Count the copies of COMM_WORLD, so that processes know which one each other means.
+def start() -> None:
+    """Start the watching thread, and follow the state of MPI, which is initialised.
 
-    Has operations fail once MPI is finalised, and in processes that are forked from this
-    one. MPI is initialised by now.
+    From then on, the core counts the copies of COMM_WORLD, so that processes can tell each
+    other which copy they mean, and operations fail once MPI is finalised and in forked
+    processes. This is done as soon as possible: a process may fail before its first call.
     """
-    _core.follow(handle(MPI.COMM_WORLD), handle(MPI.COMM_SELF))
+    comm = MPI.COMM_WORLD
+    _core.follow(handle(comm), handle(MPI.COMM_SELF))
     _check_thread_level()
+    _core.set_world(handle(comm))
+    _core.start_watching(
+        comm.Get_rank(),
+        comm.Get_size(),
+        MPI.Get_processor_name(),
+        whereabouts,
+        # Laptops ask their users before a program listens to other machines.
+        all_hosts=sys.platform == "linux" and processes_on_node() < comm.Get_size(),
+        names=_names(),
+        has_threads=MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+        report_after=settings.hang_report or math.inf,
+        timeout=settings.timeout,
+        end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,
+    )
 
 
 def _check_thread_level() -> None:
@@ -47,39 +63,19 @@ def _check_thread_level() -> None:
         )
 
 
-@functools.cache
-def start() -> None:
-    """Start the watching thread. MPI is initialised by now."""
-    comm = MPI.COMM_WORLD
-    follow()
-    _core.set_world(handle(comm))
-    _core.start_watching(
-        comm.Get_rank(),
-        comm.Get_size(),
-        whereabouts,
-        report_after=settings.hang_report or math.inf,
-        timeout=settings.timeout,
-        end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,
-    )
+def _names() -> tuple[int, int, int, int] | str:
+    """The handles for calls of MPI's name service, or the reason why it can't be called."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return "MPI was not initialised with MPI_THREAD_MULTIPLE"
+    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
+        # The launcher may have the same names for other processes.
+        return "the processes were started by MPI_Comm_spawn"
+    handles = MPI.COMM_WORLD, MPI.COMM_SELF, MPI.INFO_NULL, MPI.ERRORS_RETURN
+    world, comm_self, info, errors_return = map(handle, handles)
+    return world, comm_self, info, errors_return
 
 
-@functools.cache
-def connect() -> bool:
-    """Connect the watching threads of all ranks. Gives whether MPI allows it.
-
-    All ranks call this, as it makes a communicator for their threads.
-    """
-    # Programs that were called before may use COMM_WORLD in other threads.
-    flush()
-    with LateRankReport(
-        "in mpi4jax.diagnostics.watch()",
-        "all ranks of MPI.COMM_WORLD have to call it. What the others do is not known "
-        "before they do.",
-    ):
-        return _connect()
-
-
-#: The variables that have to be set in all processes or in none, and whether they are here.
+#: Variables to be set in all processes or in none, and whether they are set in this one.
 _COLLECTIVE_SETTINGS = {
     "MPI4JAX_CHECK": settings.check,
     "MPI4JAX_PROFILE": settings.profile,
@@ -87,29 +83,31 @@ _COLLECTIVE_SETTINGS = {
 }
 
 
-def _connect() -> bool:
-    start()
+@functools.cache
+def agree() -> None:
+    """Compare the settings of all ranks, and exchange mailbox addresses if necessary.
+
+    All ranks of COMM_WORLD call this.
+    """
     world = MPI.COMM_WORLD
-    flags = np.array(list(_COLLECTIVE_SETTINGS.values()))
-    # The minimum of a flag over all ranks is whether it is set in all of them, and that of
-    # its opposite, whether it is set in none.
-    own = np.concatenate([[MPI.Query_thread()], flags, ~flags]).astype(np.int64)
+    is_isolated = _core.isolation() is not None
+    flags = np.array([*_COLLECTIVE_SETTINGS.values(), not is_isolated])
+    # The minimum of a flag over all ranks says whether it is set on all of them. The
+    # minimum of its negation says whether it is set on none.
+    own = np.concatenate([flags, ~flags]).astype(np.int64)
     least = np.empty_like(own)
     world.Allreduce(own, least, MPI.MIN)
-    in_all, in_none = np.split(least[1:], 2)
+    in_all, in_none = np.split(least, 2)
     for name, is_set_in_all, is_set_in_none in zip(
-        _COLLECTIVE_SETTINGS, in_all, in_none, strict=True
+        _COLLECTIVE_SETTINGS, in_all, in_none, strict=False
     ):
         if not is_set_in_all and not is_set_in_none:
             raise RuntimeError(
                 f"the environment variable {name} is set in some processes only, "
                 "expected it in all of them or in none"
             )
-    if least[0] < MPI.THREAD_MULTIPLE:
-        return False
-    hosts = world.gather(MPI.Get_processor_name()) or []
-    comm = world.Dup()
-    _core.connect_watchers(
-        handle(comm), comm.rank, comm.size, handle(MPI.BYTE), int(MPI.ANY_SOURCE), hosts
-    )
-    return True
+    if not in_all[-1]:
+        # Some rank has no directory of the launcher's for mailboxes.
+        addresses = world.allgather(_core.mailbox_address())
+        if None not in addresses:
+            _core.set_mailbox_addresses(addresses)

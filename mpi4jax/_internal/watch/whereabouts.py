@@ -1,9 +1,9 @@
-"""Where Python's threads are, for the watching thread of the core (rust/src/watch).
+"""Activity of Python's threads, for the watching thread of the core (rust/src/watch).
 
 A program is ended only if no thread of it can act any more. A thread in a call of mpi4jax
-can't, and the core knows these. A thread that waits for JAX can't either, if JAX has
-nothing to do but such calls, nor can a thread that joins another one. All others may act:
-they compute, sleep, read files, or are in mpi4py.
+can't act, and the core knows these threads. Neither can a thread that waits for JAX, if JAX
+has nothing to do but such calls, nor a thread that joins another one. All other threads may
+act: they compute, sleep, read files, or are in mpi4py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import dis
 import functools
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from mpi4py import MPI
 
 import mpi4jax
 
@@ -33,34 +35,69 @@ from ..xla.jax_compat import (
     is_waiting_for_arrays,
 )
 
+#: Name of the module with mpi4py's functions.
+_MPI4PY = "mpi4py.MPI"
 _PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
 _THREADING = threading.__file__
 _POOL = os.path.join("concurrent", "futures", "thread.py")
-#: The thread of tqdm that looks after progress bars.
+#: File of tqdm's thread for progress bars.
 _PROGRESS_BARS = os.path.join("tqdm", "_monitor.py")
 
-#: Functions that wait for the end of threads: one of them, or all at exit. Python < 3.13
-#: has the second one.
+#: Functions of `threading` that wait for the end of one thread, or of all at the exit.
+#: `_wait_for_tstate_lock` exists in Python < 3.13.
 _JOINS = ("join", "_wait_for_tstate_lock", "_shutdown")
 
-#: Functions of NumPy's that wait for an array of JAX's, whose memory they share.
+#: mpi4py's functions that make a communicator, by a call of all processes of another one.
+_MAKING = re.compile(
+    r"\w+\.(Create|Create_cart|Create_(dist_)?graph(_adjacent)?|Split(_type)?"
+    r"|Dup|Dup_with_info|Clone|Sub)"
+)
+#: Function that returns a communicator's ranks in COMM_WORLD, if they are known.
+_known_members: Callable[[MPI.Comm], Sequence[int] | None] | None = None
+
+
+def set_known_members(find: Callable[[MPI.Comm], Sequence[int] | None]) -> None:
+    """Set the function that looks up a communicator's processes without calling MPI."""
+    global _known_members
+    _known_members = find
+
+
+def _made(frame: FrameType) -> tuple[str, list[int]] | None:
+    """The mpi4py function with which a frame makes a communicator, and the ranks in it."""
+    path = _callee(frame.f_code, frame.f_lasti)
+    function = _look_up(frame, path)
+    name = getattr(function, "__qualname__", "")
+    if getattr(function, "__module__", None) != _MPI4PY or not _MAKING.fullmatch(name):
+        return None
+    comm = _look_up(frame, path[:-1])
+    if _known_members is None or not isinstance(comm, MPI.Intracomm):
+        return None
+    members = _known_members(comm)
+    return None if members is None else (f"{name} of mpi4py", list(members))
+
+
+#: NumPy functions that wait for a JAX array, whose memory they share.
 _CONVERSIONS = (np.array, np.asarray, np.asanyarray, np.ascontiguousarray)
 
 
 class Threads(NamedTuple):
-    """Where the threads are."""
+    """Activity of the threads of this process."""
 
-    #: The lines of those that are in calls, by the system's number. An eager call that XLA
-    #: makes has that of the thread that waits for it, under the number 0.
+    #: The Python lines of threads in calls of mpi4jax, by the system's thread id. Under the
+    #: id 0, the line of the thread that waits for an eager call which XLA makes.
     lines: dict[int, str]
-    #: Those that may act: name (none for the main thread), activity and line.
+    #: Threads that may act: name (empty for the main thread), activity and line.
     elsewhere: list[tuple[str, str, str]]
-    #: Those that wait for JAX or for another thread: the system's number, and what is the
-    #: same for as long as they do so in the same function.
+    #: Threads that wait for JAX or for another thread: the system's thread id, and a number
+    #: that stays the same for as long as the thread waits in the same call.
     waiting: list[tuple[int, int]]
-    #: Whether one of them waits for JAX.
+    #: The call of mpi4py in which the main thread makes a communicator: a number that stays
+    #: the same during the call, the function, the ranks in COMM_WORLD that have to call it,
+    #: and the line.
+    making: tuple[int, str, list[int], str] | None
+    #: Whether a thread waits for JAX.
     wait_for_jax: bool
-    #: Why one of them may go on without a call that returns, if it may.
+    #: Reason why a waiting thread may go on although no call returns, empty if none may.
     doubt: str
     #: Whether the main thread waits at exit for the JAX of all processes.
     is_in_shutdown: bool
@@ -69,14 +106,14 @@ class Threads(NamedTuple):
 
 
 def whereabouts(in_calls: Sequence[int]) -> Threads:
-    """Where the threads are. `in_calls` are the system's ids of those in calls of ours."""
+    """Activity of the threads. `in_calls` are the system's ids of threads in our calls."""
     main = threading.main_thread()
     threads = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()
     del frames[threading.get_ident()]
     lines: dict[int, str] = {}
     wait_for_jax = is_in_shutdown = is_interruptible = False
-    elsewhere, waiting = [], []
+    elsewhere, waiting, making = [], [], None
     # The main thread first.
     for ident in sorted(frames, key=lambda ident: ident != main.ident):
         frame, thread = frames[ident], threads.get(ident)
@@ -96,8 +133,11 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         if in_calls and thread_id and not is_waiting and _is_waiting_for_jax(frame):
             is_waiting = wait_for_jax = True
         if is_waiting:
-            waiting.append((thread_id, hash((id(frame), frame.f_lasti)) & (1 << 64) - 1))
+            waiting.append((thread_id, _place(frame)))
             is_interruptible |= thread is main
+            continue
+        if thread is main and (made := _made(frame)):
+            making = (_place(frame), *made, describe_stack(stack))
             continue
         name = "" if thread is main else "of a library" if thread is None else thread.name
         elsewhere.append((name, _activity(frame), describe_stack(stack)))
@@ -105,6 +145,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
         lines,
         elsewhere,
         waiting,
+        making,
         wait_for_jax,
         (is_interruptible and _handled_signals()) or (wait_for_jax and _doubt()) or "",
         is_in_shutdown,
@@ -112,19 +153,24 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     )
 
 
+def _place(frame: FrameType) -> int:
+    """A number that stays the same for as long as a thread is in one call."""
+    return hash((id(frame), frame.f_lasti)) & (1 << 64) - 1
+
+
 def _files(frame: FrameType) -> Iterator[str]:
     return (called.file for called in frames_of(frame))
 
 
 def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread waits for work, or for a time at which it does nothing much."""
+    """Whether a thread waits for work, or for a time to do something harmless."""
     if frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith(_POOL):
         return True
     files = {file for file in _files(frame) if file != _THREADING}
     is_harmless = [
         file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files
     ]
-    # A thread without any other file is a timer.
+    # A thread with no file but that of `threading` is a timer.
     return bool(files) and all(is_harmless)
 
 
@@ -132,13 +178,13 @@ def _activity(frame: FrameType) -> str:
     if any(map(is_compiling, _files(frame))):
         return "compiling"
     function = _look_up(frame, _callee(frame.f_code, frame.f_lasti))
-    if getattr(function, "__module__", None) == "mpi4py.MPI":
+    if getattr(function, "__module__", None) == _MPI4PY:
         return f"in {function.__qualname__} of mpi4py"
     return ""
 
 
 def _is_joining(frame: FrameType) -> bool:
-    """Whether a thread waits for another one to end, for as long as that takes."""
+    """Whether a thread waits for the end of another one, without a timeout."""
     code = frame.f_code
     if code.co_filename != _THREADING or code.co_name not in _JOINS:
         return False
@@ -147,19 +193,19 @@ def _is_joining(frame: FrameType) -> bool:
 
 
 def _is_waiting_for_jax(frame: FrameType) -> bool:
-    """Whether a thread is in a function of JAX's or NumPy's that waits for an array."""
+    """Whether a thread is in a function of JAX or NumPy that waits for an array."""
     if is_waiting_for_arrays(frame.f_code.co_filename):
         return True
     path = _callee(frame.f_code, frame.f_lasti)
     function = _look_up(frame, path)
     if path and path[-1] == "block_until_ready":
-        # A function that is written in Python would have a frame of its own.
+        # A function that is written in Python would have its own frame.
         return not inspect.isfunction(function)
     return is_jitted(function) or any(function is conversion for conversion in _CONVERSIONS)
 
 
 def _handled_signals() -> str:
-    """Why the main thread may act while it waits, if it may."""
+    """Reason why the main thread may act while it waits: signal handlers. Empty if none."""
     names = [
         handled.name
         for handled in signal.Signals
@@ -177,19 +223,19 @@ def _doubt() -> str:
     return ""
 
 
-#: Whether JAX's processes exchange data by calls of MPI that the core knows, and are all
-#: processes of COMM_WORLD.
+#: Whether JAX's processes exchange data by MPI calls that the core knows, and whether they
+#: are all processes of COMM_WORLD.
 _jax_uses_mpi = _world_is_jax = False
 
 
 def note_distributed(uses_mpi: bool, is_world: bool) -> None:
-    """Note that JAX's processes are connected, and how."""
+    """Note how JAX's processes are connected."""
     global _jax_uses_mpi, _world_is_jax
     _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
 
 
 def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
-    """The function with this name, by its parts, in a frame, None if there is none."""
+    """Value of a dotted name in a frame, or None if the frame does not define the name."""
     if not path:
         return None
     name, *attributes = path
@@ -200,7 +246,7 @@ def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
         return None
     value = names[name]
     for attribute in attributes:
-        # Nothing of the program's may run here, such as a property.
+        # No code of the program may run here, such as a property.
         if isinstance(value, ModuleType):
             value = vars(value).get(attribute)
         else:
@@ -212,11 +258,11 @@ def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
-    """The parts of the name that is called at an instruction, such as ("np", "asarray").
+    """The dotted name of the function that an instruction calls, such as ("np", "asarray").
 
-    The first part is empty if it is not a name, but another call or the like. The compiler
-    notes the columns of each instruction: those that load the function begin where the
-    whole call does.
+    The first part is empty if it is another expression than a name, such as a call. The
+    compiler records the columns of each instruction: the instructions that load the
+    function begin where the whole call begins.
     """
     if not hasattr(code, "co_positions"):  # Python 3.10
         return ()
@@ -225,8 +271,8 @@ def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
     if call is None or not call.opname.startswith("CALL") or call.positions is None:
         return ()
     line, _, column, call_end = call.positions
-    # Expressions that begin with the call, by their last column: the name, or "" for a
-    # value without a name, and whether it is an attribute.
+    # The expressions that begin where the call begins, by their last column: a name, or ""
+    # for a value without a name, and whether this is an attribute.
     parts: dict[int | None, tuple[str, bool]] = {}
     for step in instructions:
         span = step.positions

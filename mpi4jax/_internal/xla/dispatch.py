@@ -1,16 +1,14 @@
 """Calls of jitted functions at the speed of functions without MPI operations.
 
 For a program with an ordered effect, JAX makes the XLA token an argument and a result, so
-that each call waits for the token of the last one of its thread. It does so in Python,
-which takes some thirty times as long as the call of a program without effects. Nothing is
-gained by it on a single device: XLA runs there the programs that a thread calls one after
-another.
-docs/developer-guide.md names the lines of XLA's that make it so.
+that each call waits for the token of the last call of its thread. JAX passes the token in
+Python, which takes some thirty times as long as the call of a program without effects. On a
+single device the token is not needed: there, XLA runs the programs of a thread one after
+another. docs/developer-guide.md names the lines of XLA's source that ensure this.
 
 So before such a program is compiled, its token becomes one that the program makes itself,
-and JAX is told that there is none to pass. What JAX did to keep the operations *inside* of
-the program in order stays as it is. A program that is not as expected is left alone, and is
-then called JAX's way.
+and JAX is told that there is no token to pass. The chain of tokens *inside* the program
+stays as it is. A program of an unexpected form is left alone, and is called JAX's way.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ def _drop_token(program: LoweredProgram) -> None:
     if (
         _is_off
         or program.ordered_effects != [ordered_effect]
-        # The programs of several devices are ordered by nothing but JAX's token. Beside a
-        # GPU there is a CPU, unless JAX_PLATFORMS leaves it out.
+        # Nothing but JAX's token orders the programs of several devices. Beside a GPU there
+        # is a CPU, unless JAX_PLATFORMS leaves it out.
         or len(devices_in_use()) != 1
         # XLA orders the programs of a stream. Each thread has one, if it chooses no others.
         or has_execution_stream()
-        # The order of exported programs is up to the program that will call them.
+        # The order of an exported program is up to the program that will call it.
         or program.is_for_export
     ):
         return
@@ -67,16 +65,16 @@ def _drop_token(program: LoweredProgram) -> None:
 
 
 def _make_token_inside(module: ir.Module) -> bool:
-    """Replace the token that the main function takes and returns by one of its own."""
+    """Replace the token that the main function takes and returns by one that it makes."""
     try:
         main = ir.SymbolTable(module.operation)["main"]
         arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
         results = list(ir.ArrayAttr(main.attributes["res_attrs"]))
         (argument,), (result,) = _tokens(arguments), _tokens(results)
     except (KeyError, ValueError):
-        return False  # This is not how JAX passes a token.
+        return False  # JAX passes a token in another form.
     if len(results) == 1:
-        return False  # Without the token there was nothing to wait for.
+        return False  # Without the token, there would be no result to wait for.
 
     entry = main.regions[0].blocks[0]
     with ir.InsertionPoint.at_block_begin(entry):
@@ -98,7 +96,7 @@ def _make_token_inside(module: ir.Module) -> bool:
 
 
 def _tokens(attributes: Sequence[Attribute]) -> list[int]:
-    """The positions of the tokens among a function's arguments or results."""
+    """The indices of the tokens among a function's arguments or results."""
     return [n for n, attribute in enumerate(attributes) if "jax.token" in attribute]
 
 
@@ -112,11 +110,11 @@ def _with_result_moved(attributes: Attribute, dropped: int) -> Attribute:
 
 
 def _call_in_python(program: CompiledProgram) -> None:
-    """Have JAX pass the token to every call of a program that still takes it.
+    """Make JAX pass the token to every call of a program that still takes one.
 
-    From the second call on, `jax.stages.Compiled` leaves it out, in its calls without
-    Python. It looks only at effects that are not ordered to see whether it may make these;
-    jitted functions look at both.
+    From the second call on, `jax.stages.Compiled` would call the program without Python,
+    and leave out the token. It does so unless the program has effects that are not ordered;
+    jitted functions look at both kinds of effects.
     """
     if ordered_effect in program.ordered_effects and not program.unordered_effects:
         program.unordered_effects.append(ordered_effect)
@@ -126,21 +124,21 @@ programs.on_compilation(_call_in_python)
 
 _lock = threading.Lock()
 _is_tried = _is_off = False
-#: How many programs have lost their token.
+#: Number of programs that have lost their token.
 _dropped = 0
 
 
 def enable() -> None:
-    """Have all programs that are lowered from now on called without JAX's token."""
+    """Drop JAX's token from all programs that are lowered from now on."""
     programs.on_lowering(_drop_token)
     programs.before_lowering(try_once)
 
 
 def try_once() -> None:
-    """Leave all programs alone, and say so, if this fails with a first one of our own.
+    """Try to drop the token of a program of our own, once. If this fails, turn it off.
 
-    A JAX that announces no programs, or has another list of tokens than the one that is
-    emptied here, is noticed before a program of the user's is changed.
+    So a JAX that announces no programs, or has another list of tokens, is noticed before a
+    program of the user's is changed, and a warning says so.
     """
     global _is_tried, _is_off
     with _lock:
@@ -160,7 +158,7 @@ def try_once() -> None:
 def _why_it_fails() -> str | None:
     before = _dropped
     try:
-        # Whatever the user's program is traced or run with.
+        # Independent of the settings for the user's program.
         with (
             without_mesh(),
             jax.disable_jit(False),
@@ -177,11 +175,11 @@ def _why_it_fails() -> str | None:
 
 
 def lacks() -> list[str]:
-    """A sentence for each announcement that JAX lacks, once a program was tried."""
+    """A sentence for each announcement that JAX lacks, empty until a program was tried."""
     return programs.lacks() if _is_tried else []
 
 
-#: An operation that calls nothing, and gives its operand.
+#: An operation that calls nothing, and returns its operand.
 _nothing_p = Primitive("mpi4jax_nothing")
 _nothing_p.def_effectful_abstract_eval(lambda x: (x, {ordered_effect}))
 

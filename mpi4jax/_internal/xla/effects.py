@@ -1,6 +1,6 @@
 """The order of MPI calls.
 
-Every operation has an ordered effect, by which JAX chains the operations of a program with
+Every operation has an ordered effect, for which JAX chains the operations of a program by
 an XLA token, through jit, scan, while and cond.
 
 On GPUs the calls themselves are chained by a byte of data instead:
@@ -29,8 +29,10 @@ from .jax_compat import (
     abstract_token,
     ffi_lowering,
     get_token,
+    has_token,
     is_automatic,
     is_for_gpus,
+    lowered_equations,
     operand_of_call,
     optimization_barrier,
     register_effect_type,
@@ -40,11 +42,11 @@ from .programs import listen
 
 
 def custom_call_target(handler: str) -> str:
-    """The name of a handler in a compiled program, which mpi4jax 0.9 gave it."""
+    """The name of a handler in a compiled program, as in mpi4jax 0.9."""
     return f"mpi_{handler}_ffi"
 
 
-#: The programs on several devices that operations can be a part of.
+#: Description of the programs on several devices that may have operations, for errors.
 ALLOWED_PROGRAMS = (
     "In a program that spans several devices or processes, operations of mpi4jax have to "
     "be inside of jax.shard_map over all axes of the mesh: "
@@ -78,9 +80,29 @@ ordered_effect = register_effect_type(OrderedMPIEffect, is_ordered=True)
 
 
 def get_ordered_token(ctx: LoweringContext) -> Value:
-    """The XLA token of the calls so far. `ctx` is what JAX hands to a lowering rule."""
+    """The XLA token of the calls so far. `ctx` is the context of a lowering rule."""
     listen(ctx)
+    _check_not_hidden(ctx)
     return get_token(ctx, ordered_effect)
+
+
+def _check_not_hidden(ctx: LoweringContext) -> None:
+    """Raise NotImplementedError in a function whose effects a primitive has not declared.
+
+    In such a function JAX has no token, or has none at the begin of a loop.
+    """
+    hiding = next((x for x in lowered_equations() if ordered_effect not in x.effects), None)
+    if hiding is None and has_token(ctx, ordered_effect):
+        return
+    primitive = "a primitive" if hiding is None else f"the primitive {hiding.primitive}"
+    operation = "an operation" if ctx.primitive is None else ctx.primitive.name
+    raise NotImplementedError(
+        f"{operation.removesuffix('_mpi')} was called in a function that {primitive} takes "
+        "and whose effects it hides from JAX, which does not keep the call in order with "
+        "others then. Call it outside of such a function, or in functions of JAX's own, "
+        "such as jax.lax.custom_linear_solve and jax.lax.while_loop. For linear systems, "
+        "mpi4jax.linalg has solvers"
+    )
 
 
 #: The type of the data that chains calls on GPUs.
@@ -100,20 +122,21 @@ def lower_in_order(
     takes_byte: bool = True,
     takes_slices: bool = True,
 ) -> list[Value]:
-    """Make a custom call that comes after all other calls of MPI so far. Gives its results.
+    """Make a custom call that runs after all calls of MPI so far. Return its results.
 
     Arguments:
-        ctx: What JAX hands to a lowering rule.
+        ctx: The context of the lowering rule.
         target: The name of the handler.
-        operands: The values that the handler gets.
-        attributes: The attributes that it gets.
-        avals_in, avals_out: The types of operands and results, if these are not those of
-            the primitive.
-        aliases: The results that take the memory of an operand, by its position.
+        operands: The operands of the handler.
+        attributes: The attributes of the handler.
+        avals_in, avals_out: The types of operands and results, if they differ from the
+            types of the primitive.
+        aliases: The index of each result that takes the memory of an operand, by the index
+            of the operand.
         takes_byte: Whether the last operand and the last result on GPUs are the byte, and
             not XLA's token as on CPUs.
-        takes_slices: Whether XLA may hand the handler the addresses of slices in larger
-            arrays. Operands and results may overlap then, and aliases are not kept.
+        takes_slices: Whether XLA may pass addresses of slices in larger arrays to the
+            handler. Operands and results may overlap then, and aliases are not kept.
 
     """
     if is_automatic(ctx):
@@ -137,7 +160,7 @@ def lower_in_order(
 
 
 def _byte_of(ctx: LoweringContext, token: Value) -> Value:
-    """The byte that a token was made of, or a byte made of the token."""
+    """The byte from which a token was made, or a byte made from the token."""
     byte = operand_of_call(token, _ORDER)
     return _convert(ctx, token, abstract_token, BYTE) if byte is None else byte
 

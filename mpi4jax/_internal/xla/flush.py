@@ -1,4 +1,4 @@
-"""Waiting for what has been dispatched."""
+"""Waiting for all dispatched programs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .jax_compat import devices_in_use, forget_runtime_tokens, without_mesh
 def flush() -> None:
     """Wait until every operation that was called is done.
 
-    Runs on every device a program that can only run after all others: JAX runs the
-    programs of a device one after another. Raises the error of a program that failed,
-    after which programs run again. It may be called while a program is traced.
+    On each device, this runs a program and waits for it: JAX runs the programs of a device
+    one after another. The error of a program that failed is raised, and later programs run
+    again. The call is allowed while a program is traced.
     """
     try:
         jax.effects_barrier()
     except BaseException:
-        # JAX would hand the failed token on to every program that follows.
+        # JAX would pass the failed token to every later program.
         forget_runtime_tokens()
         raise
     finally:

@@ -1,4 +1,4 @@
-"""What is not public in JAX, and what differs between its versions.
+"""Private parts of JAX, and differences between its versions.
 
 Nothing else in this package but `programs.py` uses the names in `private_names.py`, or asks
 for JAX's version. By subject: versions and their bugs, effects and primitives, lowering,
@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import os
 import pkgutil
+import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -63,16 +65,16 @@ if TYPE_CHECKING:
     from jax.interpreters.mlir import LoweringRuleContext
 
     class LoweringContext(LoweringRuleContext):
-        """What JAX hands to a lowering rule, where operands and results are arrays."""
+        """The context of a lowering rule whose operands and results are arrays."""
 
         avals_in: Sequence[ShapedArray]
         avals_out: Sequence[ShapedArray]
 
     #: A value in a program that is lowered.
     Value: TypeAlias = ir.Value[Any]
-    #: A tangent or a cotangent: an array, or JAX's word that it is zero.
+    #: A tangent or a cotangent: an array, or JAX's symbolic zero.
     Tangent: TypeAlias = jax.Array | Zero
-    #: Lowers a primitive, whose parameters it takes by name.
+    #: A lowering rule, which takes the parameters of the primitive by name.
     LoweringRule: TypeAlias = Callable[..., Sequence[Value]]
     # For JAX, a result may be several values, which arrays are not.
     ffi_lowering: Callable[..., LoweringRule]
@@ -87,11 +89,11 @@ else:
     Aval = Atom = ClosedJaxpr = Equation = Jaxpr = LoweringContext = object
     LoweringRule = Tangent = UndefinedPrimal = Value = Var = Zero = object
 
-#: What a primitive gives: an array, or a list of them where it has several results.
+#: The result of a primitive: an array, or a list of arrays for several results.
 Results: TypeAlias = Any
 #: JAX's settings, which are attributes only at run time.
 Settings: TypeAlias = Any
-#: Where a value is traced or lowered, as JAX keeps it.
+#: JAX's record of the place where a value is traced or lowered.
 Traceback: TypeAlias = Any
 #: An attribute in a lowered program, of whichever subclass of `ir.Attribute`.
 Attribute: TypeAlias = Any
@@ -104,7 +106,7 @@ _JAXLIB_VERSION = versiontuple(jaxlib.__version__)
 
 
 def check_jax_version() -> None:
-    """Warn if JAX is newer than what this release was tested with."""
+    """Warn if JAX is newer than the versions with which this release was tested."""
     name = "MPI4JAX_NO_WARN_JAX_VERSION"
     if flag(name):
         return
@@ -128,10 +130,10 @@ def check_jax_version() -> None:
 
 
 def avoid_broken_cache() -> None:
-    """Turn JAX's persistent cache off if programs from it have other results.
+    """Turn off JAX's persistent cache if programs from the cache have wrong results.
 
-    Where it is not known how many turns a while loop on the CPU makes, jaxlib 0.6.0 writes
-    0 into the cache, and takes it for the number when it reads the program again.
+    If the number of iterations of a while loop on the CPU is unknown, jaxlib 0.6.0 writes 0
+    into the cache, and takes 0 for the number when it reads the program again.
     """
     if _JAXLIB_VERSION != (0, 6, 0):
         return
@@ -154,14 +156,14 @@ def avoid_broken_cache() -> None:
 #: puts the call into a fusion, and leaves the old one where it was.
 CALLS_ON_SLICES_ARE_REPEATED = (0, 11, 1) <= _JAXLIB_VERSION < (0, 12)
 
-#: In how many bytes jaxlib keeps the number of a device (`GlobalDeviceId`).
+#: Number of bytes in jaxlib's number of a device (`GlobalDeviceId`).
 DEVICE_BYTES = 4 if _JAXLIB_VERSION >= (0, 9, 1) else 8
 
 _JAXLIB = os.path.join(os.path.dirname(jaxlib.__file__), "")
-#: The shared library that all of jaxlib is in, with its MPItrampoline.
+#: The shared library of jaxlib, which contains MPItrampoline.
 JAXLIB_LIBRARY = os.path.join(_JAXLIB, "libjax_common.so")
 
-#: What errors about jaxlib's own affairs name.
+#: The versions that errors in jaxlib's collectives name.
 VERSIONS = (
     f"jaxlib {jaxlib.__version__} (mpi4jax was tested with JAX up to {LATEST_TESTED_JAX})"
 )
@@ -184,9 +186,9 @@ _shardable_effects = optional("jax._src.effects:shardable_ordered_effects")
 
 
 def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effect:
-    """Make an effect of a type, and tell JAX that it may appear everywhere.
+    """Make an effect of a type, and register that the effect may appear everywhere.
 
-    If it is ordered, each device of a sharded program has an order of its own.
+    If the effect is ordered, each device of a sharded program has a separate order.
     """
     for types in (
         lowerable_effects,
@@ -203,12 +205,12 @@ def register_effect_type(effect_type: type[Effect], *, is_ordered: bool) -> Effe
 
 
 def is_ordered(effect: Effect) -> bool:
-    """Whether what has an effect keeps its place among all else that has this effect."""
+    """Whether equations with an effect keep their order."""
     return ordered_effects.contains(effect)
 
 
 def is_ref(aval: Aval) -> bool:
-    """Whether a type is that of a ref, which can be read and written."""
+    """Whether a type is the type of a ref, which can be read and written."""
     return isinstance(aval, require("jax._src.state.types:AbstractRef"))
 
 
@@ -234,13 +236,13 @@ def vary(x: jax.Array, axes: Sequence[Hashable]) -> jax.Array:
 
 
 def vary_like(x: jax.Array, other: jax.Array | ShapedArray) -> jax.Array:
-    """An array that varies over the axes that another one varies over, too."""
+    """The array, varying also over the axes over which another array varies."""
     axes = varying_axes(other if isinstance(other, ShapedArray) else jax.typeof(other))
     return vary(x, sorted(axes, key=str))  # in one order on all processes
 
 
 def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
-    """Whether JAX follows which arrays vary over the axes (`check_vma`): this one does."""
+    """Whether JAX tracks the axes over which arrays vary (`check_vma`): this array does."""
     return varying_axes(jax.typeof(x)).issuperset(axes)
 
 
@@ -251,7 +253,7 @@ class VaryingPrimitive(Primitive):
     """
 
     def invariant_axes(self, **params: object) -> Sequence[Hashable]:
-        """The axes over which results do not vary, as they are equal along these."""
+        """The axes along which the results are equal, so that they do not vary."""
         return ()
 
     def bind(self, *operands: ArrayLike, **params: object) -> Results:
@@ -306,7 +308,7 @@ def _varying_like(
     return aval.update(**changes, weak_type=False)
 
 
-#: Whether calls are made here and now, and not traced.
+#: Whether calls run eagerly, and are not traced.
 trace_state_clean: Callable[[], bool] = essential("jax._src.core:trace_state_clean")
 if trace_state_clean.__name__ == "get_opaque_trace_state":
     _trace_state: Callable[[], object] = trace_state_clean
@@ -336,7 +338,7 @@ def apply_primitive(
 
 
 def def_eager(primitive: Primitive) -> None:
-    """Have a primitive that is called outside of a trace compiled and run by itself."""
+    """Set how eager calls of a primitive run: each compiled, as a separate program."""
     primitive.def_impl(functools.partial(apply_primitive, primitive))
 
 
@@ -349,9 +351,30 @@ def eval_equation(equation: Equation, operands: Sequence[jax.Array]) -> Sequence
     return results if equation.primitive.multiple_results else [results]
 
 
+def new_equation(
+    function: Callable[..., Results], operands: Sequence[Atom], results: Sequence[Var]
+) -> tuple[Equation, list[Var]]:
+    """An equation that calls a function, with variables for its first results.
+
+    Also return the variables of the other results.
+    """
+    avals: list[Any] = [x.aval for x in operands]
+    types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    (call,) = jax.make_jaxpr(jax.jit(function))(*types).jaxpr.eqns
+    others = call.outvars[len(results) :]
+    return call.replace(invars=[*operands], outvars=[*results, *others]), others
+
+
+def register_checkpoint_rule(primitive: Primitive, rule: Callable[..., object]) -> None:
+    """Register the rule with which `jax.checkpoint` keeps the results of a primitive."""
+    rules = optional("jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules")
+    if rules is not None:
+        rules[primitive] = rule
+
+
 @contextlib.contextmanager
 def source_info_of(equation: Equation) -> Iterator[None]:
-    """Give everything that is traced meanwhile the source line of an equation."""
+    """Give all equations that are traced in the block the source line of an equation."""
     current = optional("jax._src.source_info_util:current_name_stack")
     context = optional("jax._src.source_info_util:user_context")
     with contextlib.ExitStack() as contexts:
@@ -364,7 +387,7 @@ def source_info_of(equation: Equation) -> Iterator[None]:
 
 
 def traceback_of_equation(equation: Equation) -> Iterator[tuple[CodeType, int]]:
-    """The functions that called an equation when it was traced, where JAX keeps them.
+    """The functions that called an equation when it was traced, if JAX keeps them.
 
     Each comes with the offset of the instruction.
     """
@@ -374,7 +397,8 @@ def traceback_of_equation(equation: Equation) -> Iterator[tuple[CodeType, int]]:
 
 # Lowering: `ctx` is the argument of a rule, values belong to the program that is lowered.
 
-# JAX >= 0.7 may lower equal equations once, out of line. Ours look at where they are.
+# JAX >= 0.7 may lower equal equations once, out of line. Our rules depend on the place of
+# the equation.
 _UNCACHED = (
     {"cacheable": False}
     if "cacheable" in inspect.signature(mlir.register_lowering).parameters
@@ -403,9 +427,9 @@ def lower_with(
 ) -> list[Value]:
     """Lower a function without effects within another rule.
 
-    It takes all values, and gives a sequence of arrays.
+    The function takes all values, and returns a sequence of arrays.
     """
-    # The tokens of the rule that this is a part of are its own.
+    # The tokens belong to the rule of which this is a part.
     inner = ctx.replace(avals_in=avals, tokens_in=mlir.TokenSet(), tokens_out=None)
     return list(lower_function(function, multiple_results=True)(inner, *values))
 
@@ -416,10 +440,10 @@ def lower_part(
     values: Sequence[Any],
     **types: Sequence[ShapedArray],
 ) -> list[Value]:
-    """Lower an operation with effects as a part of another one, by the rule for it.
+    """Lower an operation with effects as a part of another one, by its lowering rule.
 
-    It takes all values. `types` are those of them (`avals_in`) and of the results
-    (`avals_out`).
+    The rule takes all values. `types` are the types of the values (`avals_in`) and of the
+    results (`avals_out`).
     """
     inner = ctx.replace(tokens_out=None, **types)
     lowered = list(rule(inner, *values))
@@ -436,7 +460,7 @@ def convert(value: Value, aval: ShapedArray) -> Value:
 
 
 def optimization_barrier(values: Sequence[Value]) -> list[Value]:
-    """Values that XLA combines with nothing that comes before."""
+    """The values behind a barrier, across which XLA combines no operations."""
     return list(hlo.OptimizationBarrierOp(values).results) if values else []
 
 
@@ -456,8 +480,25 @@ def get_token(ctx: LoweringContext, effect: Effect) -> Value:
     return ctx.tokens_in.get(effect)
 
 
+def lowered_equations() -> Iterator[Equation]:
+    """The equations whose rules are running, the innermost first, if JAX shows them."""
+    lower = optional("jax._src.interpreters.mlir:jaxpr_subcomp")
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if lower is not None and frame.f_code is lower.__code__:
+            equation = frame.f_locals.get("eqn")
+            if equation is not None:
+                yield equation
+        frame = frame.f_back
+
+
+def has_token(ctx: LoweringContext, effect: Effect) -> bool:
+    """Whether JAX orders an effect here."""
+    return effect in ctx.tokens_in.effects()
+
+
 def set_token(ctx: LoweringContext, effect: Effect, token: Value) -> None:
-    """Have another token order what is lowered from here on."""
+    """Set the token that orders the operations that are lowered from here on."""
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
 
 
@@ -520,7 +561,7 @@ def is_undonated_argument(value: Value) -> bool:
 
 
 def forget_runtime_tokens() -> None:
-    """Forget the tokens by which JAX orders one effectful program after another."""
+    """Forget the tokens with which JAX orders programs with effects."""
     tokens = optional("jax._src.dispatch:runtime_tokens")
     if tokens is not None:
         tokens.clear()
@@ -546,7 +587,7 @@ def devices_in_use() -> list[jax.Device]:
 
 
 def has_execution_stream() -> bool:
-    """Whether the programs of this thread run in a stream that it has chosen.
+    """Whether the programs of this thread run in a stream that the thread has chosen.
 
     That is by jaxlib's `xla_client.execution_stream_id`: XLA orders a stream's programs.
     """
@@ -555,7 +596,7 @@ def has_execution_stream() -> bool:
 
 
 def may_use_cuda() -> bool:
-    """Whether JAX may compute on NVIDIA's GPUs: it was told to, or has a plugin for it."""
+    """Whether JAX may compute on NVIDIA's GPUs: by a setting, or with a plugin."""
     settings: Settings = jax.config
     platforms = settings.jax_platforms
     if platforms:
@@ -566,7 +607,7 @@ def may_use_cuda() -> bool:
 
 
 def visible_gpus() -> list[int]:
-    """The ordinals of the GPUs that JAX was restricted to: none if it takes all."""
+    """The ordinals of the GPUs to which JAX was restricted: empty if it takes all."""
     setting = optional("jax._src.xla_bridge:CUDA_VISIBLE_DEVICES")
     if setting is None or setting.value == "all":
         return []
@@ -574,7 +615,7 @@ def visible_gpus() -> list[int]:
 
 
 def gpu_in_use() -> int | None:
-    """The ordinal of the GPU that JAX computes on, None if it has none, or none yet."""
+    """The ordinal of the GPU on which JAX computes, None if JAX has none, or none yet."""
     if not backends_are_initialized():
         return None
     device = jax.local_devices()[0]
@@ -582,7 +623,7 @@ def gpu_in_use() -> int | None:
 
 
 def local_rank() -> int | None:
-    """The rank of this process on its host, as JAX has it when it starts on a cluster."""
+    """The rank of this process on its host, by JAX's detection of clusters."""
     types = optional("jax._src.clusters:ClusterEnv._cluster_types") or ()
     clusters = [env for env in types if not env.opt_in_only_method]
     cluster = next((env for env in clusters if env.is_env_present()), None)
@@ -606,27 +647,32 @@ class MeshAxes(NamedTuple):
 
     names: tuple[Hashable, ...]
     sizes: tuple[int, ...]
-    #: The axes that the `shard_map` is over. JAX sees to the arrays along the others.
+    #: The axes of the `shard_map`. JAX divides arrays along the other axes automatically.
     manual: tuple[Hashable, ...]
 
     @property
+    def size(self) -> int:
+        """The number of devices in the mesh."""
+        return math.prod(self.sizes)
+
+    @property
     def is_partly_automatic(self) -> bool:
-        """Whether JAX sees to the arrays along an axis with several devices."""
+        """Whether JAX divides arrays automatically along an axis with several devices."""
         pairs = zip(self.names, self.sizes, strict=True)
         return any(size > 1 and name not in self.manual for name, size in pairs)
 
 
 def axes_of_shard_map() -> MeshAxes | None:
-    """The axes of a `shard_map` over several devices that is being traced, if any."""
+    """The axes of a `shard_map` that is being traced, if any."""
     mesh = None if _abstract_mesh is None else _abstract_mesh.value
-    if mesh is None or mesh.size == 1 or not getattr(mesh, "manual_axes", ()):
+    if mesh is None or not getattr(mesh, "manual_axes", ()):
         return None
     manual = tuple(name for name in mesh.axis_names if name in mesh.manual_axes)
     return MeshAxes(tuple(mesh.axis_names), tuple(mesh.shape.values()), manual)
 
 
 def is_automatic(ctx: LoweringContext) -> bool:
-    """Whether a program spans several devices, and JAX sees to arrays along some axes."""
+    """Whether JAX divides arrays of a program automatically over several devices."""
     axis_context = ctx.module_context.axis_context
     mesh = getattr(axis_context, "mesh", None)
     if mesh is None:
@@ -637,7 +683,7 @@ def is_automatic(ctx: LoweringContext) -> bool:
 
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
-    """Have programs run on the devices of their arguments, whatever mesh is set."""
+    """Run the programs in the block on the devices of their arguments, not on a mesh."""
     if _mesh_in_use is None or _abstract_mesh is None:
         yield
         return
@@ -650,7 +696,7 @@ def without_mesh() -> Iterator[None]:
             state.set_local(value)
 
 
-# The files and functions of JAX that threads are in.
+# JAX's files and functions, by which the activity of a thread is known.
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
 _COMPILING, _SHUTTING_DOWN, _WAITING = map(paths_of, (COMPILING, SHUTTING_DOWN, WAITING))
@@ -679,6 +725,6 @@ def is_shutting_down(code: CodeType) -> bool:
 
 
 def is_jitted(function: object) -> bool:
-    """Whether something is a function that JAX calls without a frame of Python's."""
+    """Whether an object is a jitted function, which JAX calls without a Python frame."""
     kind = type(function)
     return kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib")

@@ -21,20 +21,20 @@ LATEST_TESTED_JAX = "0.12.0"
 
 
 class Name(NamedTuple):
-    """A name, or several that serve one purpose."""
+    """A name of JAX, or several names that serve one purpose."""
 
     #: Each as `module:name`. Of several separated by "|", one is enough: what older
     #: versions of JAX have instead, or a public name that takes long to import.
     paths: tuple[str, ...]
     use: str
-    #: What happens without it. Empty if nothing can work without it.
+    #: The consequence if JAX lacks the name. Empty if nothing can work without it.
     without: str = ""
     #: The first version of JAX in which there is a use for it.
     since: str = OLDEST_TESTED_JAX
 
 
 class Announcement(NamedTuple):
-    """An event that JAX announces, and where the program is at that time."""
+    """An event that JAX announces, and the function that holds the program at that time."""
 
     event: str
     #: The function that announces it, or has called the one that does, and its variables.
@@ -45,7 +45,7 @@ class Announcement(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Files of JAX's by which it is known what a thread does."""
+    """JAX's files by which the activity of a thread is known."""
 
     names: tuple[str, ...]
     without: str
@@ -118,6 +118,11 @@ NAMES = (
         "JAX refuses operations in jax.checkpoint",
     ),
     Name(
+        ("jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",),
+        "complex results of operations in jax.checkpoint",
+        "JAX can't differentiate a jax.checkpoint with complex results of operations",
+    ),
+    Name(
         ("jax._src.effects:partial_eval_kept_effects",),
         "sends in loops that are differentiated",
         "JAX leaves out a send in a loop that is differentiated",
@@ -159,6 +164,12 @@ NAMES = (
         ("jax._src.source_info_util:is_user_filename",),
         "the files that belong to JAX",
         "reports may give the line of a library that belongs to JAX",
+    ),
+    Name(
+        # Its variable `eqn` is the equation that it lowers.
+        ("jax._src.interpreters.mlir:jaxpr_subcomp",),
+        "to find the primitive that hides the effects of an operation",
+        "errors do not name the primitive that hides the effects of an operation",
     ),
     Name(
         ("jax._src.dispatch:runtime_tokens",),
@@ -227,8 +238,8 @@ COMPILING = Files(("compiler.py",), "reports do not say that a rank compiles")
 SHUTTING_DOWN = Files(
     ("distributed.py",), "a deadlock is not ended where a rank waits at exit for the others"
 )
-#: Where JAX calls functions of jaxlib's that wait for an array, or until one more program
-#: can be run.
+#: Places where JAX calls functions of jaxlib that wait for an array, or until one more
+#: program can be run.
 WAITING = Files(
     (
         "api.py",
@@ -249,7 +260,7 @@ FOLDER = os.path.join(os.path.dirname(jax.__file__), "_src", "")
 
 
 def paths_of(files: Files) -> frozenset[str]:
-    """The paths of files of JAX's."""
+    """The paths of JAX's files."""
     return frozenset(os.path.join(FOLDER, *name.split("/")) for name in files.names)
 
 
@@ -263,7 +274,7 @@ def _look_up(candidates: str) -> Any:
     return None
 
 
-#: What is known of each name, by the path that comes first.
+#: The entry of each name, by the first of its paths.
 _entries: dict[str, Name] = {}
 _values: dict[str, Any] = {}
 for _name in NAMES:
@@ -273,12 +284,12 @@ for _name in NAMES:
 
 
 def essential(path: str) -> Any:
-    """The value of a name without which nothing works."""
+    """The value of a required name."""
     return _values[path]
 
 
 def optional(path: str) -> Any:
-    """The value of a name that mpi4jax can do without, None if this JAX lacks it."""
+    """The value of an optional name, None if this JAX lacks it."""
     assert _entries[path].without, path
     return _values[path]
 
@@ -314,7 +325,7 @@ def lacks() -> list[str]:
 
 
 def _check() -> None:
-    """Raise an ImportError if this JAX lacks a name that nothing can work without."""
+    """Raise an ImportError if this JAX lacks a required name."""
     missing = [
         f"{path.replace(':', '.')} ({_entries[path].use})"
         for path, value in _values.items()

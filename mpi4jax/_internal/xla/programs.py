@@ -6,6 +6,7 @@ is among the variables of the function that announces it, or of one that called 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,10 +40,32 @@ class CompiledProgram(NamedTuple):
     devices: Iterable[jax.Device]
 
 
+#: The placeholder for elements of a large array in the text of a program.
+_ELIDED = "<__elided__>"
+
+
+class _Digest:
+    """A hash of what is written to it, as to a file."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def write(self, text: bytes) -> None:
+        self._hash.update(text)
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
 def program_text(program: LoweredProgram) -> str:
-    """A program without its lines, and without the elements of large arrays in it."""
+    """A program without its lines. Of the elements of large arrays, it has a hash."""
     operation = program.module.operation
-    return str(operation.get_asm(enable_debug_info=False, large_elements_limit=16))
+    text = str(operation.get_asm(enable_debug_info=False, large_elements_limit=16))
+    if _ELIDED not in text:
+        return text
+    digest = _Digest()
+    operation.print(file=digest, binary=True, enable_debug_info=False)
+    return f"{text}\nthe elements of large arrays in it, with hash {digest}"
 
 
 #: Of a custom call: the attributes that its handler gets, and how results alias operands.
@@ -234,7 +257,7 @@ def aliased_operands(call: ir.Operation) -> list[Value]:
 
 
 def forbid_aliasing(call: ir.Operation) -> None:
-    """Have the results of a custom call take no memory of its operands."""
+    """Keep the results of a custom call from taking the memory of its operands."""
     with call.context:
         call.attributes[_ALIASES] = ir.ArrayAttr.get([])
 

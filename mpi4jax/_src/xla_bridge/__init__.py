@@ -1,4 +1,4 @@
-"""The switch for logging, and which extension modules there are."""
+"""The switch for logging, and flags of the extension modules that exist."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ HAS_XPU_EXT = False
 
 
 def __getattr__(name: str) -> Any:
-    # Looked for when somebody asks: not every program that is imported wants a driver.
+    # Looked up on demand: not every program that imports this needs a driver.
     if name in ("HAS_CUDA_EXT", "HAS_GPU_EXT"):
         return has_cuda_support()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,5 +11,5 @@ if not has_cuda_support():
 
 
 def set_copy_to_host(enable: bool) -> None:
-    """Have MPI get copies of arrays in host memory (True), or their addresses (False)."""
+    """Pass copies of arrays in host memory to MPI (True), or their addresses (False)."""
     _core.set_direct(not enable)

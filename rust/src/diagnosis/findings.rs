@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::note::{CallNote, Collective, CommunicatorKind, Endpoint, Note, Peer, State};
 use super::notes::Notes;
-use super::proof::{SETTLED, stuck_ranks, stuck_unless_others_act};
+use super::proof::{SETTLED, stuck_ranks, stuck_unless_others_act, waits_for_ended};
 use super::ranks::Ranks;
 use super::snapshot::Snapshot;
 
@@ -14,12 +14,12 @@ use super::snapshot::Snapshot;
 const SURELY_SETTLED: f64 = 10.0;
 
 /// How many findings of a kind are listed.
-const MOST_OF_A_KIND: usize = 4;
+const MAX_OF_A_KIND: usize = 4;
 /// If ranks have made more different numbers of calls, they are named together.
-const MOST_COUNTS: usize = 3;
+const MAX_COUNTS: usize = 3;
 
-/// For how many seconds processes have to be unchanged to count, if users have calls reported after
-/// so many.
+/// Number of seconds for which processes have to be unchanged to count, if calls are reported after
+/// `report_after` seconds.
 pub fn settling_time(notes: &Notes, report_after: f64) -> f64 {
     let fails = |note: &Note| note.is_interrupted || note.end().is_some_and(|end| end.code != 0);
     if notes.iter().any(|(_, note)| fails(note)) {
@@ -36,6 +36,8 @@ pub struct Diagnosis {
     pub findings: Vec<String>,
     /// The ranks that can never continue.
     pub stuck: Ranks,
+    /// Whether one of them waits for a rank that has ended.
+    pub waits_for_ended: bool,
     /// The exit code for all, if the stuck ones are ended.
     pub exit_code: i32,
 }
@@ -94,6 +96,7 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     }
     Diagnosis {
         findings,
+        waits_for_ended: waits_for_ended(snapshot, &stuck),
         stuck,
         exit_code,
     }
@@ -115,8 +118,8 @@ fn nothing_found(snapshot: &Snapshot) -> Option<String> {
 
 /// The first sentences of a kind, and the number of the others.
 fn shorten(mut sentences: Vec<String>, kind: &str) -> Vec<String> {
-    let more = sentences.len().saturating_sub(MOST_OF_A_KIND);
-    sentences.truncate(MOST_OF_A_KIND);
+    let more = sentences.len().saturating_sub(MAX_OF_A_KIND);
+    sentences.truncate(MAX_OF_A_KIND);
     if more > 0 {
         sentences.push(format!("... and {more} more {kind}."));
     }
@@ -135,9 +138,9 @@ fn of_collectives(snapshot: &Snapshot) -> Vec<String> {
     });
     let mut findings = Vec::new();
     let mut all = all.into_iter();
-    for (collective, ranks) in all.by_ref().take(MOST_OF_A_KIND) {
+    for (collective, ranks) in all.by_ref().take(MAX_OF_A_KIND) {
         findings.extend(of_collective(snapshot, collective, ranks));
-        if findings.len() >= MOST_OF_A_KIND {
+        if findings.len() >= MAX_OF_A_KIND {
             break;
         }
     }
@@ -155,11 +158,11 @@ pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Op
     let (about, sides) = snapshot.disagreement(collective)?;
     let mut who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
     let mut values: Vec<String> = sides.iter().map(|(value, _)| value.clone()).collect();
-    let others = sides.len().saturating_sub(MOST_OF_A_KIND);
+    let others = sides.len().saturating_sub(MAX_OF_A_KIND);
     if others > 0 {
-        who.truncate(MOST_OF_A_KIND);
+        who.truncate(MAX_OF_A_KIND);
         who.push(format!("{others} others"));
-        values.truncate(MOST_OF_A_KIND);
+        values.truncate(MAX_OF_A_KIND);
         values.push(format!("{others} others"));
     }
     let mistake = match about {
@@ -187,7 +190,7 @@ fn calls_on(collective: &Collective, least: u64, most: u64) -> String {
     };
     let calls = if most == 1 { "call" } else { "calls" };
     let whose = match collective.communicator.kind {
-        CommunicatorKind::Default | CommunicatorKind::Jax(_) => "",
+        CommunicatorKind::Default | CommunicatorKind::Jax(_) | CommunicatorKind::Meeting(_) => "",
         CommunicatorKind::World | CommunicatorKind::Copy(_) | CommunicatorKind::Unknown => {
             " of mpi4jax"
         }
@@ -231,8 +234,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
     let neighbors: BTreeSet<i32> = neighbors.copied().collect();
     let mut missing: BTreeMap<Option<u64>, Ranks> = BTreeMap::new();
     for member in snapshot.members(&collective.communicator) {
-        let is_known =
-            (0..snapshot.size).contains(&member) && snapshot.note(member).state != State::Silent;
+        let is_known = (0..snapshot.size).contains(&member) && snapshot.note(member).is_known();
         let is_needed = first.neighbors.is_none() || neighbors.contains(&member);
         if !is_known || !is_needed || there.contains(&member) || strays.contains(member) {
             continue;
@@ -242,7 +244,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             missing.entry(count).or_default().extend([member]);
         }
     }
-    let groups: Vec<(Option<u64>, Option<u64>, Ranks)> = if missing.len() > MOST_COUNTS {
+    let groups: Vec<(Option<u64>, Option<u64>, Ranks)> = if missing.len() > MAX_COUNTS {
         let least = missing.keys().flatten().next().copied();
         let most = missing.keys().flatten().last().copied();
         let absent = missing.values().flat_map(Ranks::iter).collect();
@@ -267,6 +269,15 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
             let plural = if there.len() == 1 { "" } else { "s" };
             format!("{their} neighbor{plural}, {there},")
         };
+        if !first.rule.is_empty() {
+            findings.push(format!(
+                "{} not there, where {who} {}: {}",
+                absent.with_verb("is", "are"),
+                if there.len() == 1 { "waits" } else { "wait" },
+                first.rule
+            ));
+            continue;
+        }
         let mistake = match least.zip(most) {
             Some((least, most)) => {
                 let calls = calls_on(collective, least, most);
@@ -340,13 +351,13 @@ fn circles(snapshot: &Snapshot) -> Vec<Vec<i32>> {
 }
 
 /// How many ranks of a circle are listed.
-const MOST_IN_A_CIRCLE: usize = 8;
+const MAX_IN_A_CIRCLE: usize = 8;
 
 /// A circle: `0 -> 1 -> 0`.
 fn circle_in_words(circle: &[i32]) -> String {
     let mut words: Vec<String> = circle.iter().map(ToString::to_string).collect();
-    if words.len() > MOST_IN_A_CIRCLE {
-        words.truncate(MOST_IN_A_CIRCLE);
+    if words.len() > MAX_IN_A_CIRCLE {
+        words.truncate(MAX_IN_A_CIRCLE);
         words.push("...".to_owned());
     }
     words.push(circle[0].to_string());
@@ -415,9 +426,9 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
     let waiting = waiting.into_iter().map(|(text, ranks)| (ranks, text));
     let mut waiting: Vec<(Ranks, String)> = waiting.collect();
     waiting.sort();
-    let rest = waiting.iter().skip(MOST_OF_A_KIND);
+    let rest = waiting.iter().skip(MAX_OF_A_KIND);
     let others: Ranks = rest.flat_map(|(ranks, _)| ranks.iter()).collect();
-    waiting.truncate(MOST_OF_A_KIND);
+    waiting.truncate(MAX_OF_A_KIND);
     let mut findings: Vec<String> = waiting
         .into_iter()
         .map(|(ranks, text)| format!("{} {text}", ranks.with_verb("waits", "wait")))

@@ -54,6 +54,8 @@ pub enum CommunicatorKind {
     Copy(CopyPath),
     /// One that XLA has made, by its index among those of the same processes.
     Jax(usize),
+    /// None, but a place in Python where its processes wait for each other.
+    Meeting(String),
     /// Not known.
     Unknown,
 }
@@ -63,11 +65,12 @@ impl CommunicatorId {
     pub fn of(facts: &CommunicatorFacts) -> Self {
         Self {
             group: facts.group.hash(),
-            kind: match facts.identity {
+            kind: match &facts.identity {
                 Identity::Default => CommunicatorKind::Default,
                 Identity::World => CommunicatorKind::World,
-                Identity::Copy(lineage) => CommunicatorKind::Copy(mpi::path(lineage)),
-                Identity::Jax(index) => CommunicatorKind::Jax(index),
+                Identity::Copy(lineage) => CommunicatorKind::Copy(lineage.path()),
+                Identity::Jax(index) => CommunicatorKind::Jax(*index),
+                Identity::Meeting => CommunicatorKind::Meeting(facts.name.clone()),
                 Identity::Unknown => CommunicatorKind::Unknown,
             },
         }
@@ -108,6 +111,8 @@ pub struct CallNote {
     /// For a collective call, what all ranks have to agree about besides the operation: the words
     /// for it, and what this process passed.
     pub agreed: Vec<(String, String)>,
+    /// Of a meeting in Python: a sentence for users about who has to come there. Else empty.
+    pub rule: String,
     /// For a call between neighbors in a topology: their ranks in `MPI_COMM_WORLD`. It waits for
     /// no others.
     pub neighbors: Option<Vec<i32>>,
@@ -191,6 +196,8 @@ pub enum State {
     Ended(End),
     /// It does not answer.
     Silent,
+    /// mpi4jax was not imported there, so nobody can ask it.
+    NotThere,
 }
 
 /// The part of a process in a collective call of others.
@@ -247,6 +254,11 @@ impl Note {
         }
     }
 
+    /// Whether the process has said what it does.
+    pub fn is_known(&self) -> bool {
+        !matches!(self.state, State::Silent | State::NotThere)
+    }
+
     /// Its calls and threads, if it runs.
     pub fn running(&self) -> Option<&Running> {
         match &self.state {
@@ -273,7 +285,7 @@ impl Note {
         match &self.state {
             State::Running(running) => running.ending.as_ref(),
             State::Ended(end) => Some(end),
-            State::Silent => None,
+            State::Silent | State::NotThere => None,
         }
     }
 }
@@ -331,6 +343,7 @@ impl CallNote {
             communicator_name: record.communicator_name(),
             sequence: record.sequence,
             agreed: agreed_in_words(record).collect(),
+            rule: record.operation.rule.unwrap_or_default().to_owned(),
             neighbors: neighbors(record, &facts),
             messages,
             awaited,
@@ -405,7 +418,11 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
         };
         let call = recorder::recent().into_iter().find(is_asked);
         Some(Attendance {
-            count: recorder::calls_on(comm_number),
+            count: if comm_number < 0 {
+                recorder::meetings_of(comm_number)
+            } else {
+                recorder::calls_on(comm_number)
+            },
             call: call.map(|record| (record.name(), agreed_in_words(&record).collect())),
         })
     };

@@ -14,6 +14,8 @@ pub struct Notes {
     entries: Vec<(Ranks, Note)>,
     /// The groups of the communicators in the notes, by their hashes.
     groups: BTreeMap<u64, Group>,
+    /// The ranks on each machine, as far as they are known.
+    hosts: BTreeMap<String, Ranks>,
     /// The indices of the entries, by the texts of their notes without the times.
     #[serde(skip)]
     indices: HashMap<String, usize>,
@@ -21,7 +23,7 @@ pub struct Notes {
 
 impl PartialEq for Notes {
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries && self.groups == other.groups
+        self.entries == other.entries && self.groups == other.groups && self.hosts == other.hosts
     }
 }
 
@@ -37,7 +39,7 @@ fn timeless(note: &Note) -> String {
     serde_json::to_string(&note).unwrap_or_default()
 }
 
-/// Has a note stand for another one as well, which is equal but for its times.
+/// Merges another note, which is equal but for its times, into a note.
 fn combine(note: &mut Note, other: &Note) {
     note.steady = note.steady.min(other.steady);
     if let (State::Running(running), State::Running(other)) = (&mut note.state, &other.state) {
@@ -55,9 +57,27 @@ impl Notes {
         self.add_entry([rank].into_iter().collect(), note);
     }
 
+    /// Adds the machine of a process.
+    pub fn add_host(&mut self, host: &str, rank: i32) {
+        self.hosts
+            .entry(host.to_owned())
+            .or_default()
+            .extend([rank]);
+    }
+
+    /// The machines that are known, and the ranks on each.
+    pub fn hosts(&self) -> impl Iterator<Item = (&str, &Ranks)> {
+        self.hosts
+            .iter()
+            .map(|(host, ranks)| (host.as_str(), ranks))
+    }
+
     /// Adds the notes of other processes.
     pub fn merge(&mut self, other: Self) {
         self.groups.extend(other.groups);
+        for (host, ranks) in other.hosts {
+            self.hosts.entry(host).or_default().extend(ranks.iter());
+        }
         for (ranks, note) in other.entries {
             self.add_entry(ranks, note);
         }
@@ -119,6 +139,7 @@ impl Notes {
         Self {
             entries: entries.filter(|(ranks, _)| !ranks.is_empty()).collect(),
             groups: self.groups.clone(),
+            hosts: self.hosts.clone(),
             indices: HashMap::new(),
         }
     }

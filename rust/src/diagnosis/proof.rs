@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::note::{CallNote, Collective, CommunicatorId, Endpoint, Note, Peer, State};
+use super::ranks::Ranks;
 use super::snapshot::{Attendants, Snapshot};
 
 /// For how many seconds processes have to be unchanged to count, in a job that fails anyway.
@@ -25,9 +26,48 @@ pub fn stuck_ranks(snapshot: &Snapshot, settled: f64) -> Vec<i32> {
         State::Running(running) if !running.elsewhere.is_empty() => 0.0,
         State::Running(running) if !running.doubt.is_empty() => 0.0,
         State::Running(_) | State::Ended(_) => note.steady,
-        State::Silent => 0.0,
+        State::Silent | State::NotThere => 0.0,
     };
     stuck_if(snapshot, settled, &steady)
+}
+
+/// Whether one of the ranks that can never continue waits for one that has ended.
+pub fn waits_for_ended(snapshot: &Snapshot, stuck: &Ranks) -> bool {
+    let ended: Ranks = (0..snapshot.size)
+        .filter(|rank| matches!(snapshot.note(*rank).state, State::Ended(_)))
+        .collect();
+    if ended.is_empty() {
+        return false;
+    }
+    let is_missing = |collective: &Collective, member: i32| {
+        let count = snapshot.count(member, collective);
+        ended.contains(member) && count.is_none_or(|count| count < collective.sequence)
+    };
+    // All ranks in a collective call wait for the same members, but neighbors do for theirs only.
+    let mut collectives = snapshot.collectives();
+    let is_incomplete = collectives.any(|(collective, ranks)| {
+        let mut calls = ranks
+            .iter()
+            .filter(|rank| stuck.contains(**rank))
+            .filter_map(|rank| snapshot.call_in(*rank, collective));
+        calls.next().is_some_and(|first| match &first.neighbors {
+            Some(neighbors) => {
+                let others = calls.filter_map(|call| call.neighbors.as_ref());
+                let mut awaited = others.flatten().chain(neighbors);
+                awaited.any(|neighbor| is_missing(collective, *neighbor))
+            }
+            None => {
+                let mut members = snapshot.members(&collective.communicator);
+                members.any(|member| is_missing(collective, member))
+            }
+        })
+    });
+    let is_awaited = |endpoint: &Endpoint| match endpoint.peer {
+        Peer::Rank(rank) => ended.contains(rank),
+        Peer::Any | Peer::Null | Peer::Outside => false,
+    };
+    let mut calls = snapshot.calls().filter(|(rank, _)| stuck.contains(*rank));
+    is_incomplete || calls.any(|(_, call)| call.awaited_messages().iter().any(is_awaited))
 }
 
 /// The ranks that could never continue if nothing acted in any process that is in a call.
@@ -35,7 +75,7 @@ pub fn stuck_unless_others_act(snapshot: &Snapshot) -> Vec<i32> {
     let steady = |note: &Note| match &note.state {
         State::Running(running) if running.calls.is_empty() => 0.0,
         State::Running(_) | State::Ended(_) => f64::INFINITY,
-        State::Silent => 0.0,
+        State::Silent | State::NotThere => 0.0,
     };
     stuck_if(snapshot, SETTLED, &steady)
 }
@@ -149,7 +189,7 @@ impl<'s, 'a> Graph<'s, 'a> {
         index
     }
 
-    /// Has a rank be free when something happens.
+    /// Makes a rank free once an event has happened.
     fn wait_for(&mut self, rank: i32, event: usize) {
         if self.events[event].has_happened {
             self.free(rank);
@@ -201,7 +241,7 @@ impl<'s, 'a> Graph<'s, 'a> {
 
     /// Whether data may still be on its way: what mpi4py sends or receives, or what was sent before
     /// ranks made calls that do not fit. Of the ranks that may have sent or received it, the last one
-    /// has done nothing since for so many seconds.
+    /// has done nothing for `last` seconds since.
     fn may_be_moving(&self, call: &CallNote, last: f64) -> bool {
         last < self.settled + call.bytes as f64 / SLOWEST_TRANSFER
     }

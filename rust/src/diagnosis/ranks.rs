@@ -80,14 +80,14 @@ fn runs(ranks: impl Iterator<Item = i32>) -> Vec<(i32, i32)> {
 }
 
 /// More runs than this are not listed.
-const MOST_RUNS: usize = 8;
+const MAX_RUNS: usize = 8;
 
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let runs = runs(self.iter());
         let words: Vec<String> = runs
             .iter()
-            .take(MOST_RUNS)
+            .take(MAX_RUNS)
             .map(|(first, last)| match last - first {
                 0 => first.to_string(),
                 1 => format!("{first}, {last}"),
@@ -96,7 +96,7 @@ impl fmt::Display for Ranks {
             .collect();
         let plural = if self.len() == 1 { "" } else { "s" };
         write!(f, "rank{plural} {}", words.join(", "))?;
-        if runs.len() > MOST_RUNS {
+        if runs.len() > MAX_RUNS {
             write!(f, ", ... ({} in all)", self.len())?;
         }
         Ok(())

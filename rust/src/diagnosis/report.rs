@@ -9,9 +9,9 @@ use super::notes::Notes;
 use super::ranks::Ranks;
 
 /// How many different activities the table shows at most, and how many findings follow.
-const MOST_GROUPS: usize = 18;
+const MAX_GROUPS: usize = 18;
 /// How many lines the table has at most, where activities take several.
-const MOST_LINES: usize = 24;
+const MAX_LINES: usize = 24;
 /// Of ranks whose names are longer, the activity stands on a line of its own.
 const WIDEST_RANKS: usize = 24;
 
@@ -66,6 +66,7 @@ fn activities(note: &Note, in_call: fn(&CallNote) -> Activity) -> Vec<Activity> 
         }
         State::Ended(end) => vec![(ended("has ended", &end.reason), String::new())],
         State::Silent => vec![("does not answer".to_owned(), String::new())],
+        State::NotThere => vec![("not known".to_owned(), String::new())],
     }
 }
 
@@ -106,7 +107,7 @@ pub fn rows_of(notes: &Notes, size: i32, width: usize) -> Vec<String> {
         groups(activities.collect::<Vec<_>>())
     };
     let groups = all(in_call);
-    let fits = groups.len() <= MOST_GROUPS && lines_of(&groups, width).len() <= MOST_LINES;
+    let fits = groups.len() <= MAX_GROUPS && lines_of(&groups, width).len() <= MAX_LINES;
     table(if fits { groups } else { all(in_call_in_short) }, width)
 }
 
@@ -114,15 +115,15 @@ pub fn rows_of(notes: &Notes, size: i32, width: usize) -> Vec<String> {
 fn table(mut groups: Vec<(Ranks, Activity)>, width: usize) -> Vec<String> {
     let mut lines = lines_of(&groups, width);
     let mut count = groups.len();
-    if count > MOST_GROUPS || lines.len() > MOST_LINES {
+    if count > MAX_GROUPS || lines.len() > MAX_LINES {
         // What most ranks do is shown, whichever ranks these are.
         groups.sort_by_key(|(ranks, _)| std::cmp::Reverse(ranks.len()));
-        for fewer in (1..=count.min(MOST_GROUPS)).rev() {
+        for fewer in (1..=count.min(MAX_GROUPS)).rev() {
             count = fewer;
             let mut shown = groups[..count].to_vec();
             shown.sort();
             lines = lines_of(&shown, width);
-            if lines.len() <= MOST_LINES {
+            if lines.len() <= MAX_LINES {
                 break;
             }
         }
@@ -218,8 +219,8 @@ pub fn report(notes: &Notes, size: i32, diagnosis: &Diagnosis) -> String {
     )];
     lines.extend(rows_of(notes, size, WIDTH));
     let findings = &diagnosis.findings;
-    lines.extend(findings.iter().take(MOST_GROUPS).cloned());
-    if findings.len() > MOST_GROUPS {
+    lines.extend(findings.iter().take(MAX_GROUPS).cloned());
+    if findings.len() > MAX_GROUPS {
         lines.push("...".to_owned());
     }
     fit(&lines)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::note::{
     Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, Endpoint, Note, Peer,
-    Running, State,
+    Running,
 };
 use super::notes::Notes;
 use super::ranks::Ranks;
@@ -68,7 +68,7 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The snapshot of so many ranks, which were asked about collective calls.
+    /// The snapshot of `size` ranks, which were asked about collective calls.
     pub fn new(notes: &'a Notes, size: i32, about: &'a [Collective]) -> Self {
         let all = notes.iter().flat_map(|(_, note)| communicators_of(note));
         let groups = all.filter_map(|id| Some((id.group, notes.group(id.group)?)));
@@ -250,9 +250,7 @@ impl<'a> Snapshot<'a> {
     pub fn count(&self, rank: i32, of: &Collective) -> Option<u64> {
         let note = self.note(rank);
         match of.communicator.kind {
-            CommunicatorKind::Default => {
-                (note.state != State::Silent).then_some(note.default_calls)
-            }
+            CommunicatorKind::Default => note.is_known().then_some(note.default_calls),
             _ => self.attendance(rank, of).map(|attendance| attendance.count),
         }
     }
@@ -368,7 +366,10 @@ fn ambiguous_groups(notes: &Notes) -> BTreeSet<u64> {
                 has_conflict |= !counts.add(path);
             }
             CommunicatorKind::Unknown => drop(kinds.insert(false)),
-            CommunicatorKind::Default | CommunicatorKind::World | CommunicatorKind::Jax(_) => {}
+            CommunicatorKind::Default
+            | CommunicatorKind::World
+            | CommunicatorKind::Jax(_)
+            | CommunicatorKind::Meeting(_) => {}
         }
     }
     let is_ambiguous = |kinds: &BTreeSet<bool>| has_conflict || kinds.len() > 1;

@@ -42,7 +42,7 @@ pub struct Traffic {
 }
 
 /// How many routes are listed.
-const MOST_LISTED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 /// The report of messages that nobody has received, if there are any.
 pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
@@ -63,7 +63,7 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
         _ => &format!("{total} messages were"),
     };
     let mut lines = vec![format!("mpi4jax: {subject} never received (MPI4JAX_CHECK)")];
-    for (route, (left, sent)) in left.iter().take(MOST_LISTED) {
+    for (route, (left, sent)) in left.iter().take(MAX_LISTED) {
         let Route { from, to, tag, .. } = route;
         let Sent {
             count,
@@ -81,7 +81,7 @@ pub fn unreceived(of_all: &[Traffic]) -> Option<String> {
             lines.extend([messages, format!("      at {line}")]);
         }
     }
-    if left.len() > MOST_LISTED {
+    if left.len() > MAX_LISTED {
         lines.push("  ...".to_owned());
     }
     Some(lines.join("\n") + "\n")

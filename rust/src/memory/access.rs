@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block::Block;
 use crate::error::Failure;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 /// The memory that the arrays of one call are in.
 pub trait Memory {
@@ -19,7 +19,7 @@ pub trait Memory {
 
     /// The address at which MPI puts the result, until [`after`](Self::after). It is the operand's
     /// if both are one array.
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure>;
+    fn write(&self, result: &ResultBuffer, bytes: usize) -> Result<*mut c_void, Failure>;
 
     /// Waits until a call of MPI may begin.
     fn before(&self, access: &Access) -> Result<(), Failure>;
@@ -27,14 +27,14 @@ pub trait Memory {
     /// Moves the bytes that a call of MPI wrote to the results.
     fn after(&self, access: &Access) -> Result<(), Failure>;
 
-    /// Copies an operand of so many bytes, or the begin of a longer one, that the call itself reads.
+    /// Copies the first `into.len()` bytes of an operand that the call itself reads.
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Copies what the call itself writes to a result of so many bytes, or to the begin of a longer one.
-    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure>;
+    /// Copies what the call itself writes to the first `from.len()` bytes of a result.
+    fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure>;
 
-    /// Copies so many bytes of an operand to a result.
-    fn copy(&self, operand: &Buffer, result: &Buffer, bytes: usize) -> Result<(), Failure> {
+    /// Copies the first `bytes` bytes of an operand to a result.
+    fn copy(&self, operand: &Buffer, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
         let mut block = Block::take(bytes);
         let part = block.part(0..bytes);
         self.load(operand, part)?;
@@ -72,7 +72,7 @@ impl Access {
         }
     }
 
-    /// So many bytes of the operand, and of the result, in a call that is the only one.
+    /// The first `read` bytes of the operand and `written` of the result, in a call that is the only one.
     pub fn first(read: usize, written: usize) -> Self {
         Self {
             read: 0..read,
@@ -81,7 +81,7 @@ impl Access {
         }
     }
 
-    /// The access to an operand that begins so many bytes further on.
+    /// The access to an operand that begins `start` bytes further on.
     pub fn read_from(mut self, start: usize) -> Self {
         self.read = self.read.start + start..self.read.end + start;
         self.read_next = self.read_next.saturating_add(start);

@@ -19,8 +19,8 @@ const ALIGNMENT: usize = 64;
 /// The bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
 /// How many bytes of unused blocks are kept in all. The system may have the pages of any others.
-const MOST_IDLE: usize = 256 << 20;
-/// Blocks of so many bytes are mapped, one by one: such a mapping has pages when they are touched, and
+const MAX_IDLE: usize = 256 << 20;
+/// Least bytes of a block that is a mapping of its own: such a mapping has pages when they are touched, and
 /// nobody fills them with zeros before that. The system has room for some 65 000 mappings.
 const MAPPED: usize = 256 << 10;
 
@@ -64,7 +64,8 @@ impl SystemMemory {
     fn release(&self) -> bool {
         // SAFETY: the mapping is this memory's, whose content nobody reads any more.
         let is_released = || unsafe { libc::madvise(self.address(), self.bytes, libc::MADV_FREE) };
-        self.bytes >= MAPPED && is_released() == 0
+        // Miri can't be advised.
+        self.bytes >= MAPPED && !cfg!(miri) && is_released() == 0
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -123,7 +124,7 @@ impl Idle {
 
     /// Keeps memory, or gives it back if that is too much.
     fn keep(&mut self, memory: SystemMemory) -> Option<SystemMemory> {
-        if self.bytes + memory.bytes > MOST_IDLE {
+        if self.bytes + memory.bytes > MAX_IDLE {
             return Some(memory);
         }
         self.bytes += memory.bytes;
@@ -145,14 +146,14 @@ impl Idle {
     }
 }
 
-/// A size for memory that is used again, of at least so many bytes: one of four between a power of two
-/// and the next.
+/// Rounds `bytes` up to a size for memory that is used again: one of four between a power of two and the
+/// next.
 pub fn size_class(bytes: usize) -> usize {
     bytes.next_multiple_of(bytes.next_power_of_two() / 8)
 }
 
 impl Block {
-    /// A block with room for so many bytes, of any content.
+    /// A block with room for `bytes` bytes, of any content.
     pub fn take(bytes: usize) -> Self {
         let bytes = size_class(bytes.max(SMALLEST));
         let unused = lock(&IDLE).take(bytes);
@@ -162,18 +163,24 @@ impl Block {
         })))
     }
 
-    /// Whether so many bytes from an address on are in the block.
+    /// Whether `bytes` bytes from an address on are in the block.
     pub fn has(&self, address: *const u8, bytes: usize) -> bool {
         let start = self.0.start.addr().get();
         let end = start + self.0.bytes;
         (start..=end).contains(&address.addr()) && bytes <= end - address.addr()
     }
 
+    /// The address of some of the bytes, for MPI to use as long as the block is there. Unlike that of a
+    /// reference, it is still good after the next [`part`](Self::part).
+    pub fn address(&self, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.0.bytes);
+        self.0.start.as_ptr().wrapping_add(range.start)
+    }
+
     /// Some of the bytes.
     pub fn part(&mut self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.0.bytes);
         // SAFETY: within the block, all of which has been written, or is zeros of the system's.
-        unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr().add(range.start), range.len()) }
+        unsafe { slice::from_raw_parts_mut(self.address(&range), range.len()) }
     }
 }
 
@@ -200,6 +207,17 @@ mod tests {
         assert_eq!(block.part(92..100), [7; 8]);
     }
 
+    /// Fails under Miri if a reference ends the address that MPI has.
+    #[test]
+    fn an_address_is_good_after_references() {
+        let mut block = Block::take(2);
+        let address = block.address(&(0..2));
+        block.part(0..2).copy_from_slice(&[3, 4]);
+        // SAFETY: the block has two bytes.
+        unsafe { address.write(address.add(1).read() + 5) };
+        assert_eq!(block.part(0..2), [9, 4]);
+    }
+
     #[test]
     fn a_block_is_used_again() {
         const BYTES: usize = 3 << 20; // no other test has such a block
@@ -209,9 +227,9 @@ mod tests {
 
     #[test]
     fn not_too_much_is_kept() {
-        drop(Block::take(MOST_IDLE / 2 + 1));
-        drop([MOST_IDLE / 2, MOST_IDLE / 2 + 1].map(Block::take));
-        assert!(lock(&IDLE).bytes <= MOST_IDLE);
+        drop(Block::take(MAX_IDLE / 2 + 1));
+        drop([MAX_IDLE / 2, MAX_IDLE / 2 + 1].map(Block::take));
+        assert!(lock(&IDLE).bytes <= MAX_IDLE);
     }
 
     /// How many pages of a block there are in memory.
@@ -239,7 +257,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn a_block_beyond_what_is_kept_has_its_pages_again() {
-        const BYTES: usize = MOST_IDLE + (64 << 20);
+        const BYTES: usize = MAX_IDLE + (64 << 20);
         let mut block = Block::take(BYTES);
         block.part(0..BYTES).fill(7);
         let pages = resident_pages(&mut block);

@@ -10,7 +10,7 @@ use super::access::{Access, Memory};
 use super::driver::{Driver, InContext, Stream};
 use super::pool::{POOL, StagingBuffer};
 use crate::error::Failure;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 /// The stream on which a device gets the arrays of a call ready, and uses the results.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl DeviceQueue {
     }
 
     /// Queues the copying of bytes up to an array.
-    fn store(self, array: &Buffer, from: &[u8]) -> Result<(), Failure> {
+    fn store(self, array: &ResultBuffer, from: &[u8]) -> Result<(), Failure> {
         let Self { driver, stream } = self;
         assert!(from.len() <= array.bytes());
         let buffer = POOL.take(driver, from.len())?;
@@ -92,7 +92,7 @@ impl Memory for Direct {
         Ok(self.note(operand, bytes))
     }
 
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
+    fn write(&self, result: &ResultBuffer, bytes: usize) -> Result<*mut c_void, Failure> {
         Ok(self.note(result, bytes))
     }
 
@@ -113,7 +113,7 @@ impl Memory for Direct {
         self.queue.load(operand, into)
     }
 
-    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+    fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure> {
         self.queue.store(result, from)
     }
 }
@@ -266,7 +266,7 @@ impl Memory for Staged {
         Ok(array.host)
     }
 
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
+    fn write(&self, result: &ResultBuffer, bytes: usize) -> Result<*mut c_void, Failure> {
         let operands = self.operands.borrow();
         let array = self.stage(result, bytes, operands.iter().map(|operand| operand.array))?;
         drop(operands);
@@ -310,7 +310,7 @@ impl Memory for Staged {
         self.queue.load(operand, into)
     }
 
-    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+    fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure> {
         self.queue.store(result, from)
     }
 }
@@ -344,7 +344,7 @@ mod tests {
             count: 0,
         };
         // SAFETY: there is no element.
-        let array = unsafe { Buffer::lent(facts) };
+        let array = unsafe { ResultBuffer::lent(facts) };
         let operand = staged.read(&array, OPERAND).unwrap();
         assert_eq!(staged.write(&array, OPERAND).unwrap().cast_const(), operand);
         let result = staged.write(&array, RESULT).unwrap();

@@ -142,7 +142,7 @@ macro_rules! driver_functions {
 }
 
 driver_functions! {
-    /// Has to be called before all others.
+    /// Initialises the driver. Must be called before all others.
     init = cuInit, hipInit(flags: c_uint);
     device_count = cuDeviceGetCount, hipGetDeviceCount(count: *mut c_int);
     /// The context of the calling thread, null if it has none.
@@ -153,16 +153,16 @@ driver_functions! {
         address: *mut *mut c_void, bytes: usize, flags: c_uint,
     );
     host_free = cuMemFreeHost, hipHostFree(address: *mut c_void);
-    /// Has the device copy from its memory, when the stream has come so far.
+    /// Queues a copy from the device's memory on the stream.
     copy_down = cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync(
         host: *mut c_void, device: usize, bytes: usize, stream: Stream,
     );
-    /// Has the device copy to its memory, when the stream has come so far.
+    /// Queues a copy to the device's memory on the stream.
     copy_up = cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync(
         device: usize, host: *const c_void, bytes: usize, stream: Stream,
     );
     event_create = cuEventCreate, hipEventCreateWithFlags(event: *mut StreamEvent, flags: c_uint);
-    /// Has the event be the point that the stream has been told to come to so far.
+    /// Sets the event to the end of the work that the stream has been given until now.
     event_record = cuEventRecord, hipEventRecord(event: StreamEvent, stream: Stream);
     event_query = cuEventQuery, hipEventQuery(event: StreamEvent);
     event_synchronize = cuEventSynchronize, hipEventSynchronize(event: StreamEvent);

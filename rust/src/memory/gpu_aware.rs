@@ -62,7 +62,7 @@ const ASK: u8 = 2;
 /// The setting of the user: no, yes, or nothing.
 static IS_DIRECT: AtomicU8 = AtomicU8::new(ASK);
 
-/// Has MPI work on device memory itself, or on copies, or as MPI says it can.
+/// Sets whether MPI works on device memory itself or on copies: with `None`, as MPI says it can.
 pub fn set_direct(direct: Option<bool>) {
     IS_DIRECT.store(direct.map_or(ASK, u8::from), Ordering::Relaxed);
     SAID.store(0, Ordering::Relaxed);
@@ -183,8 +183,8 @@ fn is_taken(kind: MemoryKind) -> bool {
     takes(kind).unwrap_or_else(is_forced)
 }
 
-/// Has a thread of the core's own work in the context of the last call on device memory, or in that
-/// which MPI has found at its start, as its calls of MPI may move the data of others
+/// Makes the context of the last call on device memory current for a thread of the core's own, or else that
+/// which MPI has found at its start, as the thread's calls of MPI may move the data of others
 /// (open-mpi/ompi#13836). `None` without either, or if MPI gets no device memory.
 pub fn enter_last() -> Option<InContext> {
     let mut context = LAST_CONTEXT.load(Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::ptr;
 use super::access::{Access, Memory};
 use super::huge_pages;
 use crate::error::Failure;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 /// Memory that XLA and MPI share.
 pub struct Host;
@@ -21,7 +21,7 @@ impl Memory for Host {
     }
 
     #[inline(always)]
-    fn write(&self, result: &Buffer, bytes: usize) -> Result<*mut c_void, Failure> {
+    fn write(&self, result: &ResultBuffer, bytes: usize) -> Result<*mut c_void, Failure> {
         huge_pages::see_result(result.address, bytes);
         Ok(result.address)
     }
@@ -43,14 +43,14 @@ impl Memory for Host {
         Ok(())
     }
 
-    fn store(&self, result: &Buffer, from: &[u8]) -> Result<(), Failure> {
+    fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure> {
         assert!(from.len() <= result.bytes());
         // SAFETY: the result has so many bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), result.address.cast(), from.len()) };
         Ok(())
     }
 
-    fn copy(&self, operand: &Buffer, result: &Buffer, bytes: usize) -> Result<(), Failure> {
+    fn copy(&self, operand: &Buffer, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
         assert!(bytes <= operand.bytes().min(result.bytes()));
         // SAFETY: both have so many bytes. They may overlap.
         unsafe { ptr::copy(operand.address.cast::<u8>(), result.address.cast(), bytes) };
@@ -77,7 +77,7 @@ mod tests {
             count,
         };
         // SAFETY: there are so many numbers, or none at the address.
-        let array = |address, count| unsafe { Buffer::lent(facts(address, count)) };
+        let array = |address, count| unsafe { ResultBuffer::lent(facts(address, count)) };
         let mut bytes = [0; 8];
         Host.load(&array(address, 2), &mut bytes).unwrap();
         Host.store(&array(address, 1), &bytes[4..]).unwrap();

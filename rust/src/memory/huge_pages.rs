@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::lock::lock;
 
-/// Arrays from so many bytes on are worth it. NumPy has the same limit.
+/// Least bytes of an array that is worth huge pages. NumPy has the same limit.
 const LARGE: usize = 4 << 20;
 
 const HUGE_PAGE: usize = 2 << 20;
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 
-/// Has the kernel asked for huge pages, or not.
+/// Sets whether the kernel is asked for huge pages.
 pub fn set_huge_pages(enable: bool) {
     IS_ENABLED.store(enable, Ordering::Relaxed);
 }
 
-/// Has the pages of new memory be huge ones.
+/// Asks the kernel for huge pages for new memory, if that is large.
 #[inline(always)]
 pub(super) fn advise(address: *mut c_void, bytes: usize) {
     if bytes >= LARGE {
@@ -58,12 +58,10 @@ fn see_large(address: *mut c_void, bytes: usize) {
     let within = huge_pages_in(address, bytes);
     if lock(&SEEN).is_worth_moving(&within) {
         let around = huge_pages_around(address, bytes);
+        ask(&within, MADV_COLLAPSE);
         // The kernel gives up at a page that is not wholly in one mapping, as those at the edges may be.
-        for pages in [
-            within.clone(),
-            around.start..within.start,
-            within.end..around.end,
-        ] {
+        let edges = [around.start..within.start, within.end..around.end];
+        for pages in edges.into_iter().filter(is_in_memory) {
             ask(&pages, MADV_COLLAPSE);
         }
     }
@@ -119,11 +117,25 @@ const MADV_COLLAPSE: c_int = 25;
 
 #[cfg(target_os = "linux")]
 fn ask(pages: &Range<usize>, advice: c_int) {
-    if !pages.is_empty() && IS_ENABLED.load(Ordering::Relaxed) {
-        // SAFETY: the advice changes no content, and whether it is followed makes no difference but to
-        // speed.
+    // Miri can't be advised.
+    if !pages.is_empty() && !cfg!(miri) && IS_ENABLED.load(Ordering::Relaxed) {
+        // SAFETY: the advice changes no content, and whether it is followed makes a difference to speed, and
+        // to the memory that the array itself takes before it is written.
         unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), advice) };
     }
+}
+
+/// Whether all pages of an edge have memory. To move others gives them some, which the array's neighbor
+/// may never write.
+#[cfg(target_os = "linux")]
+fn is_in_memory(pages: &Range<usize>) -> bool {
+    const PAGES: usize = HUGE_PAGE / 4096; // or less, and larger ones
+    let mut each = [1; PAGES];
+    let start = pages.start as *mut c_void;
+    // SAFETY: there is room for each page. An address that is not mapped is an error.
+    pages.len() <= HUGE_PAGE
+        && unsafe { libc::mincore(start, pages.len(), each.as_mut_ptr()) } == 0
+        && each.iter().all(|page| page & 1 != 0)
 }
 
 /// Other systems can't be asked.
@@ -134,6 +146,11 @@ const MADV_COLLAPSE: c_int = 0;
 
 #[cfg(not(target_os = "linux"))]
 fn ask(_: &Range<usize>, _: c_int) {}
+
+#[cfg(not(target_os = "linux"))]
+fn is_in_memory(_: &Range<usize>) -> bool {
+    false
+}
 
 #[cfg(test)]
 mod tests {
@@ -194,18 +211,45 @@ mod tests {
         kilobytes << 10
     }
 
+    #[cfg(target_os = "linux")]
+    const PAGE: usize = 4096;
+
+    /// A new mapping, whose pages nobody has touched.
+    #[cfg(target_os = "linux")]
+    fn mapped(bytes: usize) -> *mut c_void {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: it takes the place of no other mapping.
+        let mapping = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(mapping, libc::MAP_FAILED);
+        mapping
+    }
+
+    /// Fails if memory beside an array, which its owner has not written, takes any.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn neighbors_are_left_alone() {
+        const HALF: usize = HUGE_PAGE / 2;
+        let mapping = mapped(5 * HUGE_PAGE);
+        let neighbor = huge_pages_in(mapping, 5 * HUGE_PAGE).start as *mut c_void;
+        let array = neighbor.wrapping_byte_add(HALF);
+        // SAFETY: within the mapping, which nobody else has.
+        unsafe { array.cast::<u8>().write_bytes(7, 3 * HUGE_PAGE - HALF) };
+        (0..4).for_each(|_| see_result(array, 3 * HUGE_PAGE - HALF));
+        let mut pages = [0; HALF / PAGE];
+        // SAFETY: there is a byte for each page, or for more.
+        let code = unsafe { libc::mincore(neighbor, HALF, pages.as_mut_ptr()) };
+        assert_eq!((code, pages), (0, [0; HALF / PAGE]));
+        // SAFETY: mapped above, and not used after this.
+        unsafe { libc::munmap(mapping, 5 * HUGE_PAGE) };
+    }
+
     /// Fails if the pages are not moved, where the kernel can do that, or lose their content.
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn an_array_of_small_pages_gets_huge_ones() {
         const BYTES: usize = 4 * HUGE_PAGE;
-        const PAGE: usize = 4096;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: it takes the place of no other mapping.
-        let mapping =
-            unsafe { libc::mmap(ptr::null_mut(), PAGE + BYTES, protection, flags, -1, 0) };
-        assert_ne!(mapping, libc::MAP_FAILED);
+        let mapping = mapped(PAGE + BYTES);
         // The kernel has mappings begin at huge pages: without its first page, this one does not.
         let start = mapping.wrapping_byte_add(PAGE);
         // SAFETY: mapped above.

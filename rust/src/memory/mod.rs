@@ -26,5 +26,5 @@ pub(crate) use block::Block;
 pub(crate) use device::{Direct, Staged};
 pub use driver::{Driver, Vendor};
 pub(crate) use host::Host;
-pub(crate) use parts::{PartCopy, RowList, RowLoop};
+pub(crate) use parts::{PartCopy, PartReturn, RowList, RowLoop};
 pub use pool::POOL;

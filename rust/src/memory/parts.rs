@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::error::{Error, Result};
 use crate::xla::raw::{self, XLA_FFI_DataType};
-use crate::xla::{Buffer, data_type_size};
+use crate::xla::{Buffer, ResultBuffer, data_type_size};
 
 /// A part of an array.
 struct ArrayPart {
@@ -65,7 +65,7 @@ impl ArrayPart {
     }
 }
 
-/// So many listed rows are checked at once. If each were when it is copied, that would take a third longer.
+/// Number of listed rows that are checked at once. To check each when it is copied would take a third longer.
 const CHECKED: usize = 64;
 
 /// The rows of an array that a loop goes to, instead of one after the other. There is nothing in rows
@@ -142,7 +142,7 @@ impl<'a> PartCopy<'a> {
     #[inline(always)]
     pub fn new(
         source: (&Buffer, i64),
-        result: (&Buffer, i64),
+        result: (&ResultBuffer, i64),
         loops: &'a [i64],
         row_loop: Option<RowLoop<'a>>,
     ) -> Result<Self> {
@@ -235,16 +235,32 @@ impl<'a> PartCopy<'a> {
             }
         }
     }
+}
 
-    /// Makes the transpose of the copy.
-    pub fn give_back(&self) -> Result<()> {
-        let (from, to, loops) = (self.from.address, self.to.address, self.loops);
+/// The transpose of a copy, which writes both of its arrays.
+pub struct PartReturn<'a>(PartCopy<'a>);
+
+impl<'a> PartReturn<'a> {
+    /// The transpose of a copy between parts that begin at these elements.
+    pub fn new(
+        source: (&ResultBuffer, i64),
+        result: (&ResultBuffer, i64),
+        loops: &'a [i64],
+        row_loop: Option<RowLoop<'a>>,
+    ) -> Result<Self> {
+        PartCopy::new((source.0, source.1), result, loops, row_loop).map(Self)
+    }
+
+    /// Adds what is where the copy would write to what is where it would read, and leaves zeros.
+    pub fn make(&self) -> Result<()> {
+        let copy = &self.0;
+        let (from, to, loops) = (copy.from.address, copy.to.address, copy.loops);
         let floats = (from.cast::<f32>(), to.cast::<f32>());
         let doubles = (from.cast::<f64>(), to.cast::<f64>());
-        let row_loop = self.row_loop.as_ref();
+        let row_loop = copy.row_loop.as_ref();
         // SAFETY: both parts are in their arrays, and XLA aligns these.
         unsafe {
-            match self.from.dtype {
+            match copy.from.dtype {
                 raw::XLA_FFI_DataType_F32 => give_back_part(floats, loops, row_loop),
                 raw::XLA_FFI_DataType_F64 => give_back_part(doubles, loops, row_loop),
                 raw::XLA_FFI_DataType_C64 => give_back_part(floats, &twice(loops), row_loop),
@@ -276,12 +292,12 @@ fn cast<T>((from, to): FromTo<u8>) -> FromTo<T> {
     (from.cast(), to.cast())
 }
 
-/// From so many on, contiguous elements are moved by a call.
+/// Least number of contiguous elements that are moved by a call.
 const MANY: i64 = 16;
 /// How many rows ahead those on other pages are fetched.
 const ROWS_AHEAD: i64 = 32;
 
-/// Whether so many elements are a page.
+/// Whether a step of this many elements is a page or more.
 const fn is_far(elements: i64, bytes_of_element: usize) -> bool {
     elements.saturating_mul(bytes_of_element as i64) >= 4096
 }
@@ -371,7 +387,7 @@ unsafe fn copy_each_row<T: Copy, const N: usize>(
     }
 }
 
-/// Where a copy is after so many steps.
+/// Moves the places of a copy on by `index` steps.
 #[inline(always)]
 fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(FromTo<T>) -> FromTo<T> {
     let (source, result) = (index.wrapping_mul(source), index.wrapping_mul(result));
@@ -383,7 +399,7 @@ fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(FromTo<T>) -> FromTo
     }
 }
 
-/// Has the processor fetch what is soon read or written. It need not be in any array.
+/// Asks the processor to fetch what is soon read or written. The address need not be in any array.
 #[inline(always)]
 fn prefetch<T>(address: *const T) {
     // SAFETY: it changes nothing but caches, and never faults.
@@ -401,7 +417,8 @@ fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// Copies the rows that a loop goes to, by loops one in the other, of which so many are outside of it.
+/// Copies the rows that a loop goes to, by loops one in the other, of which the first `outer` are outside
+/// of it.
 ///
 /// # Safety
 /// All elements of rows below the limits are there, on both sides.

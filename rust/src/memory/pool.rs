@@ -112,7 +112,7 @@ impl Pool {
         lock(&self.0).limit = bytes;
     }
 
-    /// A buffer of at least so many bytes, for copies by streams of the current context.
+    /// Takes a buffer of at least `bytes` bytes, for copies by streams of the current context.
     pub fn take(&self, driver: &'static Driver, bytes: usize) -> Result<StagingBuffer, Failure> {
         let context = driver.context()?;
         let size = size_class(bytes.max(SMALLEST));
@@ -215,8 +215,8 @@ impl Stock {
         self.bytes.saturating_add(more) <= self.limit
     }
 
-    /// Takes out buffers to be freed, until so many bytes more are within the limit. Those that are busy
-    /// come last.
+    /// Takes out unused buffers to be freed, until `more` bytes fit within the limit or none is left. Those
+    /// that are busy come last.
     fn shrink(&mut self, more: usize) -> Vec<StagingBuffer> {
         let mut superfluous = Vec::new();
         while !self.has_room_for(more) && !self.idle.is_empty() {

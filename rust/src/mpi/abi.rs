@@ -1,7 +1,7 @@
-//! The binary interfaces under which an MPI library can be loaded.
+//! The binary interfaces (ABIs) of MPI libraries.
 //!
-//! They differ in what a handle is, an int or a pointer, which decides about the types of all
-//! functions, and in a few special values, which are looked up at run time. The crate in
+//! ABIs differ in two things: a handle is an int or a pointer, which determines the types of all
+//! functions, and a few special values differ, which are looked up at run time. The crate in
 //! `tests/referee` compares both with the `mpi.h` of each MPI.
 
 use std::ffi::{c_int, c_void};
@@ -18,11 +18,11 @@ pub struct Constants {
     pub proc_null: c_int,
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
     pub status_ignore: usize,
-    /// How many ints there are in a status before `MPI_SOURCE`. `MPI_TAG` comes next.
+    /// The index of `MPI_SOURCE` in a status, in ints. `MPI_TAG` comes next.
     pub status_source: usize,
 }
 
-/// MPICH and those that share its ABI: Intel MPI, MVAPICH, Cray MPICH. Handles are ints.
+/// The ABI of MPICH, Intel MPI, MVAPICH and Cray MPICH. Handles are ints.
 pub static MPICH: Constants = Constants {
     in_place: usize::MAX,
     proc_null: -1,
@@ -30,7 +30,7 @@ pub static MPICH: Constants = Constants {
     status_source: 2,
 };
 
-/// Open MPI and those made from it. Handles are pointers.
+/// The ABI of Open MPI and libraries derived from it. Handles are pointers.
 pub static OPEN_MPI: Constants = Constants {
     in_place: 1,
     proc_null: -2,
@@ -46,18 +46,26 @@ pub static STANDARD: Constants = Constants {
     status_source: 0,
 };
 
-/// The C types of MPI libraries with one kind of handles.
+/// The C types of MPI libraries with one kind of handle.
 pub trait Abi:
-    Types<Aint = isize, Comm: Handle, Datatype: Handle, Group: Handle, Op: Handle, Request: Handle>
-    + Sized
+    Types<
+        Aint = isize,
+        Comm: Handle,
+        Datatype: Handle,
+        Errhandler: Handle,
+        Group: Handle,
+        Info: Handle,
+        Op: Handle,
+        Request: Handle,
+    > + Sized
 {
-    /// The functions of the loaded library, once it is loaded.
+    /// The functions of the loaded library, once loaded.
     fn functions() -> &'static OnceLock<Functions<Self>>;
 
     /// The special values of the loaded library.
     fn constants() -> &'static Constants;
 
-    /// Sets the special values, where several families share this kind of handles.
+    /// Sets the special values, where several families share this kind of handle.
     fn set_constants(_: &'static Constants) {}
 }
 
@@ -70,7 +78,9 @@ macro_rules! handles {
             type Aint = isize;
             type Comm = $handle;
             type Datatype = $handle;
+            type Errhandler = $handle;
             type Group = $handle;
+            type Info = $handle;
             type Op = $handle;
             type Request = $handle;
             type Status = c_void;

@@ -1,4 +1,4 @@
-//! The end of all ranks.
+//! Functions that end all ranks, or this process.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -12,36 +12,38 @@ use super::types::Handle;
 
 static WORLD: OnceLock<usize> = OnceLock::new();
 
-/// MPICH's launcher drops what it has not read yet when it hears of an abort.
-const READING: Duration = Duration::from_millis(200);
+/// Time for the launcher to read output: MPICH's launcher drops unread output at an abort.
+const READING_TIME: Duration = Duration::from_millis(200);
 
-/// Says what mpi4py's number for the handle of `MPI_COMM_WORLD` is.
+/// Sets the handle of `MPI_COMM_WORLD`, as mpi4py's number.
 ///
 /// # Safety
-/// It is.
+/// The handle is of `MPI_COMM_WORLD`.
 pub unsafe fn set_world(handle: usize) {
     let _ = WORLD.set(handle);
 }
 
-/// Ends all ranks: those of `MPI_COMM_WORLD`, or of the communicator as long as that is not known.
+/// Ends all ranks of `MPI_COMM_WORLD`, or of the communicator `other` while the world is not known.
 ///
-/// The launcher does the first. For any other communicator, MPICH sends a message to each rank
-/// and waits until it has arrived, for ever if a host is gone.
-pub fn abort<A: Abi>(functions: &Functions<A>, communicator: &Communicator, code: c_int) {
+/// `MPI_COMM_WORLD` is ended by the launcher. For any other communicator, MPICH sends a message to each
+/// rank and waits until the message has arrived, for ever if a host is gone.
+pub fn abort<A: Abi>(functions: &Functions<A>, other: Option<&Communicator>, code: c_int) {
     let world = WORLD.get().map(|handle| A::Comm::from_raw(*handle));
-    let comm = world.unwrap_or_else(|| communicator.handle::<A>());
+    let comm = world.or_else(|| other.map(Communicator::handle::<A>));
     let_launcher_read();
-    // SAFETY: a valid communicator of this process's.
-    unsafe { (functions.abort)(comm, code) };
+    if let Some(comm) = comm {
+        // SAFETY: the communicator is valid.
+        unsafe { (functions.abort)(comm, code) };
+    }
 }
 
-/// Gives the launcher time to read what was printed last.
+/// Gives the launcher time to read the last output.
 fn let_launcher_read() {
-    thread::sleep(READING);
+    thread::sleep(READING_TIME);
 }
 
-/// Ends this process, also from a thread that is not its main one, without the functions that would
-/// run at exit while other threads use what these free.
+/// Ends this process from any thread, without its exit handlers, which would free what other threads
+/// are using.
 pub fn exit_at_once(code: c_int) -> ! {
     let_launcher_read();
     // SAFETY: this ends the process.

@@ -1,5 +1,5 @@
-//! Whether MPI may be called: not once it is about to be finalised, and not in a process that was forked
-//! from the one that has initialised it.
+//! Availability of MPI: no call is made once `MPI_Finalize` has begun, or in a process that was forked from
+//! the one that initialised MPI.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -14,13 +14,23 @@ use crate::lock::lock;
 const AVAILABLE: u8 = 0;
 /// `MPI_Finalize` has begun.
 const ENDED: u8 = 1;
-/// Another process has initialised MPI, and this one is a copy of it with a single thread.
+/// This process is a fork, with a single thread, of the process that initialised MPI.
 const FORKED: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(AVAILABLE);
 
-/// Functions of threads that call MPI, each of which returns when its thread does so no more.
+/// Functions that stop a thread from calling MPI, and return when it has stopped.
 static STOPS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Whether background threads may not call MPI any more. Locked during their calls.
+static IS_BACKGROUND_OVER: Mutex<bool> = Mutex::new(false);
+
+/// Calls MPI on a background thread of the core, or returns `None` if MPI is being finalised. `MPI_Finalize`
+/// waits for the call, and for all functions of [`before_finalize`] first.
+pub fn call_in_background<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let is_over = lock(&IS_BACKGROUND_OVER);
+    (!*is_over && !is_forked()).then(call)
+}
 
 /// Whether MPI may be called.
 #[inline(always)]
@@ -28,12 +38,12 @@ pub fn is_available() -> bool {
     STATE.load(Ordering::Relaxed) == AVAILABLE
 }
 
-/// Whether this process was forked from the one that has initialised MPI.
+/// Whether this process was forked from the one that initialised MPI.
 pub fn is_forked() -> bool {
     STATE.load(Ordering::Relaxed) == FORKED
 }
 
-/// Refuses a call where MPI may not be called.
+/// An error if MPI may not be called.
 #[inline(always)]
 pub fn check_available() -> Result<()> {
     if is_available() {
@@ -54,13 +64,13 @@ fn refusal() -> Error {
     })
 }
 
-/// Has a function be called when MPI is about to be finalised, to stop what calls MPI on a thread. The one
-/// that was added last is called first.
+/// Adds a function that stops a thread from calling MPI before MPI is finalised. The function that was
+/// added last is called first.
 pub fn before_finalize(stop: fn()) {
     lock(&STOPS).push(stop);
 }
 
-/// Is told of the end of MPI, and of forks, from now on.
+/// Starts to follow the end of MPI, and forks.
 ///
 /// # Safety
 /// `comm_self` is the handle of `MPI_COMM_SELF`.
@@ -68,8 +78,8 @@ pub unsafe fn follow_end<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
     static FOLLOW: Once = Once::new();
     FOLLOW.call_once(|| {
         call_when_finalised(functions, comm_self);
-        // SAFETY: the function does nothing but to store a number. Without memory for its entry, forks
-        // are not noticed.
+        // SAFETY: the function only stores a number. If there is no memory for its entry, forks go
+        // unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     });
 }
@@ -78,7 +88,7 @@ extern "C" fn note_fork() {
     STATE.store(FORKED, Ordering::Relaxed);
 }
 
-/// Has MPI call [`finalize`] at the begin of `MPI_Finalize`: it then deletes the attributes of
+/// Makes MPI call [`finalize`] at the begin of `MPI_Finalize`, when MPI deletes the attributes of
 /// `MPI_COMM_SELF` (MPI-4.1 §11.2.4).
 fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
     unsafe extern "C" fn copy<A: Abi>(
@@ -89,7 +99,7 @@ fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
         _: *mut c_void,
         flag: *mut c_int,
     ) -> c_int {
-        // SAFETY: MPI lends the flag. Copies of the communicator don't get the attribute.
+        // SAFETY: MPI lends the flag. Copies of the communicator do not get the attribute.
         unsafe { *flag = 0 };
         0
     }
@@ -117,14 +127,15 @@ fn call_when_finalised<A: Abi>(functions: &Functions<A>, comm_self: A::Comm) {
     }
 }
 
-/// Refuses calls from now on, and stops the threads that call MPI.
+/// Ends the availability of MPI, and stops the threads that call MPI.
 fn finalize() {
     let begins = STATE.compare_exchange(AVAILABLE, ENDED, Ordering::Relaxed, Ordering::Relaxed);
     if begins.is_err() {
-        return; // the threads are those of another process
+        return; // in a fork, the threads belong to the original process
     }
     let stops = std::mem::take(&mut *lock(&STOPS));
     for stop in stops.into_iter().rev() {
         stop();
     }
+    *lock(&IS_BACKGROUND_OVER) = true;
 }

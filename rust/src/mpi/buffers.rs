@@ -1,4 +1,4 @@
-//! The buffers that MPI reads and writes (MPI-4.1 §3.2.2), with the lifetime of their memory.
+//! Send and receive buffers (MPI-4.1 §3.2.2), with the lifetime of their memory.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::abi::Abi;
 use super::registry::SizedDatatype;
 
-/// A buffer that MPI reads: so many elements of a data type, in memory that stays as it is for `'b`.
+/// A send buffer: `count` elements of a data type that MPI reads, in memory that is not written for `'b`.
 #[derive(Clone, Copy)]
 pub struct SendBuffer<'b> {
     source: Source,
@@ -25,7 +25,7 @@ enum Source {
     InPlace,
 }
 
-/// A buffer that MPI writes, in memory that nobody else uses for `'b`.
+/// A receive buffer, which MPI writes, in memory with no other user for `'b`.
 ///
 /// ```
 /// # use _core::mpi::{SizedDatatype, RecvBuffer};
@@ -36,7 +36,7 @@ enum Source {
 /// }
 /// ```
 ///
-/// Memory is not used or moved meanwhile, and no shared reference leads to it:
+/// The memory is neither used nor moved meanwhile, and no shared reference leads to it:
 ///
 /// ```compile_fail
 /// # use _core::mpi::{SizedDatatype, RecvBuffer};
@@ -63,10 +63,10 @@ pub struct RecvBuffer<'b> {
 }
 
 impl<'b> SendBuffer<'b> {
-    /// `count` elements at an address.
+    /// A send buffer of `count` elements at an address.
     ///
     /// # Safety
-    /// They are there, and nobody writes to them for `'b`.
+    /// The elements are there, and are not written for `'b`.
     pub const unsafe fn new(address: *const c_void, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             source: Source::Memory(address),
@@ -76,15 +76,15 @@ impl<'b> SendBuffer<'b> {
         }
     }
 
-    /// Values of the core's own, as elements of a type into which their bytes divide.
+    /// A send buffer of the core's own values. Their size is a multiple of the element size.
     pub fn of<T: IntoBytes + Immutable + ?Sized>(values: &'b T, datatype: SizedDatatype) -> Self {
         let bytes = values.as_bytes();
-        let count = elements(bytes.len(), datatype);
-        // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`.
+        let count = count_in(bytes.len(), datatype);
+        // SAFETY: the bytes hold `count` elements, and are borrowed for `'b`.
         unsafe { Self::new(bytes.as_ptr().cast(), count, datatype) }
     }
 
-    /// `MPI_IN_PLACE`, for so many elements of the receive buffer.
+    /// `MPI_IN_PLACE`, for `count` elements of the receive buffer.
     pub const fn in_place(count: i64, datatype: SizedDatatype) -> Self {
         Self {
             source: Source::InPlace,
@@ -99,7 +99,7 @@ impl<'b> SendBuffer<'b> {
         self.count
     }
 
-    /// Their size.
+    /// The number of bytes.
     pub const fn bytes(&self) -> usize {
         self.datatype.bytes(self.count)
     }
@@ -109,13 +109,14 @@ impl<'b> SendBuffer<'b> {
         self.datatype
     }
 
-    /// Whether the buffer begins where the other one does.
+    /// Whether the send buffer and a receive buffer begin at the same address.
     #[inline(always)]
     pub fn begins_where(&self, recv: &RecvBuffer) -> bool {
         matches!(self.source, Source::Memory(address) if ptr::eq(address, recv.address))
     }
 
-    /// `count` of the elements, from one on. In place, they are those of the receive buffer's part.
+    /// The part of the buffer with `count` elements from element `first` on. In place, the part of the
+    /// receive buffer holds the elements.
     #[inline(always)]
     pub fn part(&self, first: i64, count: i64) -> Self {
         check_part(self.count, first, count);
@@ -143,10 +144,10 @@ impl<'b> SendBuffer<'b> {
 }
 
 impl<'b> RecvBuffer<'b> {
-    /// `count` elements at an address.
+    /// A receive buffer with room for `count` elements at an address.
     ///
     /// # Safety
-    /// There is room for them, which nobody else reads or writes for `'b`.
+    /// The room is there, and has no other reader or writer for `'b`.
     pub const unsafe fn new(address: *mut c_void, count: i64, datatype: SizedDatatype) -> Self {
         Self {
             address,
@@ -156,15 +157,14 @@ impl<'b> RecvBuffer<'b> {
         }
     }
 
-    /// Values of the core's own, as elements of a type into which their bytes divide.
+    /// A receive buffer of the core's own values. Their size is a multiple of the element size.
     pub fn of<T: IntoBytes + FromBytes + ?Sized>(
         values: &'b mut T,
         datatype: SizedDatatype,
     ) -> Self {
         let bytes = values.as_mut_bytes();
-        let count = elements(bytes.len(), datatype);
-        // SAFETY: so many elements fit into the bytes, which are borrowed for `'b`, and may have any
-        // content.
+        let count = count_in(bytes.len(), datatype);
+        // SAFETY: the bytes hold `count` elements, are borrowed for `'b`, and may have any content.
         unsafe { Self::new(bytes.as_mut_ptr().cast(), count, datatype) }
     }
 
@@ -173,7 +173,7 @@ impl<'b> RecvBuffer<'b> {
         self.count
     }
 
-    /// Their size.
+    /// The number of bytes.
     pub const fn bytes(&self) -> usize {
         self.datatype.bytes(self.count)
     }
@@ -183,13 +183,13 @@ impl<'b> RecvBuffer<'b> {
         self.datatype
     }
 
-    /// The buffer for a shorter time.
+    /// Lends the buffer for a shorter lifetime.
     #[inline(always)]
     pub fn reborrow(&mut self) -> RecvBuffer<'_> {
         RecvBuffer { ..*self }
     }
 
-    /// `count` of the elements, from one on.
+    /// The part of the buffer with `count` elements from element `first` on.
     #[inline(always)]
     pub fn part(self, first: i64, count: i64) -> Self {
         check_part(self.count, first, count);
@@ -200,7 +200,7 @@ impl<'b> RecvBuffer<'b> {
         }
     }
 
-    /// Takes the first elements off.
+    /// Splits off the first `count` elements.
     #[inline(always)]
     pub fn take_front(&mut self, count: i64) -> Self {
         check_part(self.count, 0, count);
@@ -210,9 +210,9 @@ impl<'b> RecvBuffer<'b> {
         front
     }
 
-    /// The elements as they are, to be sent.
+    /// A send buffer of the same elements.
     pub fn as_send(&self) -> SendBuffer<'_> {
-        // SAFETY: nobody writes to them while this buffer is borrowed.
+        // SAFETY: the elements are not written while this buffer is borrowed.
         unsafe { SendBuffer::new(self.address, self.count, self.datatype) }
     }
 
@@ -223,8 +223,8 @@ impl<'b> RecvBuffer<'b> {
     }
 }
 
-/// How many elements there are in so many bytes.
-fn elements(bytes: usize, datatype: SizedDatatype) -> i64 {
+/// The number of elements in `bytes` bytes.
+fn count_in(bytes: usize, datatype: SizedDatatype) -> i64 {
     assert!(
         bytes.is_multiple_of(datatype.size),
         "{bytes} bytes of elements with {} each",
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
     use crate::mpi::abi::IntHandles;
 
-    // SAFETY: no MPI gets it.
+    // SAFETY: MPI never gets this handle.
     const INT: SizedDatatype = unsafe { SizedDatatype::new(0, 4) };
 
     #[test]

@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_int, c_void};
 use super::library::Library;
 use super::types::Types;
 
-/// Declares the tables of functions once: the structs, how they are filled from a library, and
-/// [`mpi_functions`](crate::mpi_functions), with which tests and the referee fill them otherwise.
+/// Declares the tables of functions once: the structs, their loading from a library, and
+/// [`mpi_functions`](crate::mpi_functions), by which tests and the referee fill the tables differently.
 ///
-/// A function that takes counts has two symbols and one declaration, with `N` for the type of its counts
-/// and `D` for that of displacements. So has the nonblocking form of a collective one, which takes one
-/// argument more: the address of its request.
+/// A function that takes counts has two symbols and one declaration, in which `N` is the type of counts
+/// and `D` the type of displacements. The same declaration holds for the nonblocking form of a collective
+/// function, which takes one more argument: the address of its request.
 macro_rules! functions {
     (
         plain {
@@ -34,14 +34,14 @@ macro_rules! functions {
                 #[doc = concat!("`", stringify!($symbol), "`.")]
                 pub $field: unsafe extern "C" fn($($type),*) -> c_int,
             )*
-            /// The functions that take counts, as every MPI has them.
+            /// The functions whose counts are ints, which every MPI has.
             pub int: Counted<A, c_int, c_int>,
-            /// The variants for counts beyond an int, since MPI-4.0 (MPI-4.1 §19.2).
+            /// The functions whose counts are `MPI_Count`, since MPI-4.0 (MPI-4.1 §19.2).
             pub large: Option<Counted<A, i64, A::Aint>>,
         }
 
-        /// The functions that take counts of type `N`, and displacements of type `D`: two ints, or
-        /// `MPI_Count` and `MPI_Aint`.
+        /// The functions with counts of type `N` and displacements of type `D`: ints, or `MPI_Count` and
+        /// `MPI_Aint`.
         pub struct Counted<A: Types, N, D> {
             $(
                 #[doc = concat!("`", stringify!($int), "` or `", stringify!($large), "`.")]
@@ -57,32 +57,31 @@ macro_rules! functions {
         }
 
         impl<A: Types> Functions<A> {
-            /// Finds every function in `library`, or says which one is missing.
+            /// Loads every function from `library`. The error names the function that is missing.
             pub fn load(library: &Library) -> Result<Self, String> {
                 Ok(Self {
-                    // SAFETY: the symbol is MPI's function of that name, whose signature in
-                    // this ABI is the one declared below.
+                    // SAFETY: the symbol is MPI's function of that name, and the table below declares
+                    // its signature in this ABI.
                     $($field: unsafe { library.function(stringify!($symbol))? },)*
-                    // SAFETY: the names are those without a suffix, whose counts are ints.
+                    // SAFETY: functions without a suffix take ints.
                     int: unsafe { Counted::load(library, |[int, _]| int)? },
-                    // SAFETY: the names end in `_c`, whose counts are `MPI_Count`, and whose
-                    // displacements are `MPI_Aint`.
+                    // SAFETY: functions whose names end in `_c` take `MPI_Count` and `MPI_Aint`.
                     large: unsafe { Counted::load(library, |[_, large]| large) }.ok(),
                 })
             }
         }
 
         impl<A: Types, N, D> Counted<A, N, D> {
-            /// Finds every function under the one of its two names that `pick` takes.
+            /// Loads every function by the name that `pick` selects from its two names.
             ///
             /// # Safety
-            /// Under these names, counts have type `N` and displacements `D`.
+            /// The functions with these names take counts of type `N` and displacements of type `D`.
             unsafe fn load(
                 library: &Library,
                 pick: fn([&'static str; 2]) -> &'static str,
             ) -> Result<Self, String> {
-                // SAFETY: the symbols are MPI's functions of these names, whose signatures in this
-                // ABI are those declared below. The caller vouches for `N` and `D`.
+                // SAFETY: the symbols are MPI's functions of these names, and the table below declares
+                // their signatures in this ABI. The caller vouches for `N` and `D`.
                 unsafe {
                     Ok(Self {
                         $($message: library.function(pick([stringify!($int), stringify!($large)]))?,)*
@@ -99,9 +98,9 @@ macro_rules! functions {
             }
         }
 
-        /// A table of functions from elsewhere: `$function!(MPI_Send(buffer, count, ...))` is the
-        /// one of that name, which takes so many arguments. The functions for large counts are
-        /// made in the same way, or are `$table`.
+        /// A table of other functions than a library's: `$function!(MPI_Send(buffer, count, ...))` expands
+        /// to the function of that name with that number of arguments. The functions for large counts
+        /// are made in the same way, unless `$table` holds them.
         #[macro_export]
         macro_rules! mpi_functions {
             ($function:ident) => {
@@ -132,14 +131,14 @@ macro_rules! functions {
 
 /// A collective function, and its nonblocking form (MPI-4.1 §6.12).
 pub struct BothForms<B, N> {
-    /// The function.
+    /// The blocking form.
     pub blocking: B,
-    /// Its nonblocking form, which also takes the address of the request.
+    /// The nonblocking form, which also takes the address of the request.
     pub nonblocking: N,
 }
 
-/// A user's function to reduce two vectors, the second of which takes the result
-/// (`MPI_User_function`, MPI-4.1 §6.9.5). C can leave it null, which is the `Option`.
+/// A user's function that reduces two vectors and writes the result to the second
+/// (`MPI_User_function`, MPI-4.1 §6.9.5). `None` is C's null pointer.
 pub type UserFunction<A> = Option<
     unsafe extern "C" fn(
         invec: *mut c_void,
@@ -193,11 +192,15 @@ functions! {
         comm_get_attr = MPI_Comm_get_attr(
             comm: A::Comm, keyval: c_int, value: *mut c_void, flag: *mut c_int,
         );
+        comm_get_errhandler = MPI_Comm_get_errhandler(
+            comm: A::Comm, errhandler: *mut A::Errhandler,
+        );
         comm_group = MPI_Comm_group(comm: A::Comm, group: *mut A::Group);
         comm_set_attr = MPI_Comm_set_attr(comm: A::Comm, keyval: c_int, value: *mut c_void);
         comm_split = MPI_Comm_split(
             comm: A::Comm, color: c_int, key: c_int, new_comm: *mut A::Comm,
         );
+        errhandler_free = MPI_Errhandler_free(errhandler: *mut A::Errhandler);
         error_string = MPI_Error_string(code: c_int, text: *mut c_char, length: *mut c_int);
         get_count = MPI_Get_count(
             status: *const A::Status, datatype: A::Datatype, count: *mut c_int,
@@ -207,11 +210,14 @@ functions! {
             group: A::Group, count: c_int, ranks: *const c_int, new_group: *mut A::Group,
         );
         ibarrier = MPI_Ibarrier(comm: A::Comm, request: *mut A::Request);
-        iprobe = MPI_Iprobe(
-            source: c_int, tag: c_int, comm: A::Comm, flag: *mut c_int, status: *mut A::Status,
+        lookup_name = MPI_Lookup_name(
+            service_name: *const c_char, info: A::Info, port_name: *mut c_char,
         );
         op_create = MPI_Op_create(
             function: UserFunction<A>, commute: c_int, op: *mut A::Op,
+        );
+        publish_name = MPI_Publish_name(
+            service_name: *const c_char, info: A::Info, port_name: *const c_char,
         );
         status_set_elements = MPI_Status_set_elements_x(
             status: *mut A::Status, datatype: A::Datatype, count: i64,
@@ -334,8 +340,8 @@ functions! {
     }
 }
 
-/// The longest text that `MPI_Error_string` writes in any known MPI is 512 bytes
-/// (MPICH's `MPI_MAX_ERROR_STRING`); Intel MPI's and others' stay below this too.
+/// The room for a text of `MPI_Error_string`. The longest `MPI_MAX_ERROR_STRING` of any known MPI is
+/// MPICH's 512 bytes.
 pub const MAX_ERROR_STRING: usize = 4096;
 
 impl<A: Types> Functions<A> {

@@ -1,12 +1,12 @@
-//! A list for the tables of the registry.
+//! The list behind the tables of the registry.
 //!
-//! `tests/loom.rs` tries all orders of this file's steps, with `super::sync` from loom.
+//! `tests/loom.rs` tries all orders of this file's steps, with loom's types as `super::sync`.
 
 use super::sync::OnceLock;
 
-/// A list that grows while others read it, without a lock: every call looks into several.
+/// A list that grows while other threads read it, without a lock, as every call reads several lists.
 ///
-/// Bucket number n has 2^n slots. A bucket never moves, nor does a slot.
+/// Bucket n has 2^n slots. Buckets and slots never move.
 pub struct GrowingList<T>([OnceLock<Box<[T]>>; 32]);
 
 impl<T: Default> Default for GrowingList<T> {
@@ -16,24 +16,24 @@ impl<T: Default> Default for GrowingList<T> {
 }
 
 impl<T: Default> GrowingList<T> {
-    /// A list without slots.
+    /// An empty list.
     pub const fn new() -> Self {
         Self([const { OnceLock::new() }; 32])
     }
 
-    /// The bucket that a slot is in, and its offset there.
+    /// The bucket of a slot, and the slot's offset in the bucket.
     fn locate(index: usize) -> (usize, usize) {
         let bucket = (index + 1).ilog2() as usize;
         (bucket, index + 1 - (1 << bucket))
     }
 
-    /// The slot at an index, if there are that many.
+    /// The slot at an index, or `None` beyond the end.
     pub fn get(&self, index: i64) -> Option<&T> {
         let (bucket, offset) = Self::locate(usize::try_from(index).ok()?);
         self.0.get(bucket)?.get()?.get(offset)
     }
 
-    /// The slot at an index. The list has it from now on.
+    /// The slot at an index, which is added if missing.
     pub fn get_or_grow(&self, index: usize) -> &T {
         let (bucket, offset) = Self::locate(index);
         let slots = self.0[bucket].get_or_init(|| (0..1 << bucket).map(|_| T::default()).collect());

@@ -1,24 +1,24 @@
-//! What a loaded library calls under the name of an imported function.
+//! Imports of a loaded library: replacing a function that it calls.
 
 use std::ffi::{CStr, c_void};
 
-/// Has a library call `function` wherever it calls the function `name` of another one. `address` is
-/// that of any function of the library. Says whether the library imports `name`.
+/// Replaces the function `name` that a library imports by `function`. `address` is the address of any
+/// function in the library. Returns whether the import was found and replaced.
 ///
 /// # Safety
-/// `function` has the signature of `name`, does what that promises, and lives for good.
+/// `function` has the signature of `name`, keeps its promises, and is never unloaded.
 #[cfg(target_os = "linux")]
 pub unsafe fn replace_import(address: usize, name: &CStr, function: *const c_void) -> bool {
     let Some(library) = elf::Loaded::at(address) else {
         return false;
     };
     let slots = library.slots_of(name);
-    // SAFETY: the slots are those from which the library takes the address of `name`; the caller
-    // vouches for the function.
+    // SAFETY: the library reads the address of `name` from these slots; the caller vouches for the
+    // function.
     unsafe { slots.iter().all(|slot| library.set(*slot, function)) && !slots.is_empty() }
 }
 
-/// Only Linux's libraries are known.
+/// Imports can be replaced on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub unsafe fn replace_import(_: usize, _: &CStr, _: *const c_void) -> bool {
     false
@@ -44,33 +44,34 @@ mod elf {
     /// A library that the loader has mapped.
     pub struct Loaded {
         base: usize,
-        /// Its dynamic section (gABI, "Dynamic Section").
+        /// The dynamic section (gABI, "Dynamic Section").
         dynamic: &'static [Dynamic],
-        /// What the loader has made read-only after it had filled it.
+        /// The pages that the loader made read-only after relocation.
         read_only: Range<usize>,
     }
 
     impl Loaded {
-        /// The library that has an address, which stays loaded.
+        /// The library that contains an address. It must stay loaded.
         pub fn at(address: usize) -> Option<Self> {
             loaded::find(|library| {
-                let mut parts = library.parts(libc::PT_LOAD).into_iter();
-                parts.find(|(part, _)| part.contains(&address))?;
-                let (dynamic, _) = library.parts(libc::PT_DYNAMIC).pop()?;
+                let mut segments = library.segments(libc::PT_LOAD).into_iter();
+                segments.find(|(segment, _)| segment.contains(&address))?;
+                let (dynamic, _) = library.segments(libc::PT_DYNAMIC).pop()?;
                 let count = dynamic.len() / size_of::<Dynamic>();
-                // SAFETY: the loader has mapped it.
+                // SAFETY: the loader has mapped the dynamic section.
                 let entries = unsafe { slice::from_raw_parts(dynamic.start as *const _, count) };
                 let is_end = |entry: &Dynamic| entry.d_tag.get(Native) == DT_NULL;
-                let (read_only, _) = library.parts(libc::PT_GNU_RELRO).pop().unwrap_or_default();
+                let relro = library.segments(libc::PT_GNU_RELRO).pop();
+                let (relro, _) = relro.unwrap_or_default();
                 Some(Self {
                     base: library.base,
                     dynamic: entries.split(is_end).next()?,
-                    read_only,
+                    read_only: read_only_pages(&relro, page_size()),
                 })
             })
         }
 
-        /// The places where the library keeps the address of an imported function.
+        /// The addresses of the slots in which the library keeps the address of an imported function.
         pub fn slots_of(&self, name: &CStr) -> Vec<usize> {
             let tables = [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)];
             let (Some(symbols), Some(texts)) = (self.address(DT_SYMTAB), self.address(DT_STRTAB))
@@ -100,16 +101,16 @@ mod elf {
             relocations.filter(is_named).map(slot).collect()
         }
 
-        /// Sets one of these places. Says whether the system allows it.
+        /// Sets a slot to the address of a function. Returns whether the system allows it.
         ///
         /// # Safety
-        /// The library calls the function with the arguments of the one that was there.
+        /// The function takes the arguments of the function that was in the slot.
         pub unsafe fn set(&self, slot: usize, function: *const c_void) -> bool {
             let is_read_only = self.read_only.contains(&slot);
             if is_read_only && !protect(slot, libc::PROT_READ | libc::PROT_WRITE) {
                 return false;
             }
-            // SAFETY: it is a place for an address, aligned as such, which others may read meanwhile.
+            // SAFETY: the slot holds an aligned address. Other threads may read it meanwhile.
             let address = unsafe { AtomicPtr::from_ptr(slot as *mut *mut c_void) };
             address.store(function.cast_mut(), Ordering::Release);
             !is_read_only || protect(slot, libc::PROT_READ)
@@ -132,12 +133,55 @@ mod elf {
         }
     }
 
-    /// Has the page of an address allow this.
+    /// The pages that the loader makes read-only for a segment `PT_GNU_RELRO`: glibc
+    /// (`_dl_protect_relro`) and musl (`reloc_all`) round both ends down. A library that is linked for
+    /// pages of 4 KiB may have variables in the page where the segment ends, if the system's pages are
+    /// larger.
+    fn read_only_pages(segment: &Range<usize>, page_size: usize) -> Range<usize> {
+        page_of(segment.start, page_size)..page_of(segment.end, page_size)
+    }
+
+    /// The address of the page that contains an address.
+    fn page_of(address: usize, page_size: usize) -> usize {
+        address & !(page_size - 1)
+    }
+
+    fn page_size() -> usize {
+        // SAFETY: `sysconf` only returns a number.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    }
+
+    /// Sets the protection of the page that contains an address. Returns whether the system allows it.
     fn protect(address: usize, protection: c_int) -> bool {
-        // SAFETY: it only returns a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let start = address & !(page - 1);
-        // SAFETY: nobody relies on the page being read-only.
-        unsafe { libc::mprotect(start as *mut c_void, page, protection) == 0 }
+        let page_size = page_size();
+        let start = page_of(address, page_size);
+        // SAFETY: no code relies on the page being read-only.
+        unsafe { libc::mprotect(start as *mut c_void, page_size, protection) == 0 }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Fails if a page with variables behind the segment becomes read-only.
+        #[test]
+        fn only_whole_pages_are_read_only() {
+            const BASE: usize = 0x7f00_0000_0000;
+            let pages = |segment: Range<usize>, page_size| {
+                let segment = BASE + segment.start..BASE + segment.end;
+                let pages = read_only_pages(&segment, page_size);
+                pages.start - BASE..pages.end - BASE
+            };
+            // Linked for pages of 4 KiB, with variables from 0x25000 on.
+            let segment = 0x1_3d40..0x2_5000;
+            assert_eq!(pages(segment.clone(), 0x1000), 0x1_3000..0x2_5000);
+            assert_eq!(pages(segment, 0x1_0000), 0x1_0000..0x2_0000);
+            // Linked for pages of 64 KiB.
+            let segment = 0x1_fd40..0x3_0000;
+            assert_eq!(pages(segment.clone(), 0x1000), 0x1_f000..0x3_0000);
+            assert_eq!(pages(segment, 0x1_0000), 0x1_0000..0x3_0000);
+            // A small segment that shares its page with variables.
+            assert!(pages(0x1_1000..0x1_2000, 0x1_0000).is_empty());
+        }
     }
 }

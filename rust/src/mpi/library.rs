@@ -2,10 +2,10 @@
 
 use libloading::os::unix;
 
-/// A handle on the shared object through which MPI's functions are found.
+/// A handle of the shared object through which MPI's functions are found.
 pub struct Library(unix::Library);
 
-/// `RTLD_NOLOAD` of glibc and musl: only what is loaded already.
+/// `RTLD_NOLOAD` of glibc and musl: opens only libraries that are loaded.
 #[cfg(target_os = "linux")]
 pub const RTLD_NOLOAD: std::ffi::c_int = 0x4;
 /// `RTLD_NOLOAD` of macOS.
@@ -13,9 +13,8 @@ pub const RTLD_NOLOAD: std::ffi::c_int = 0x4;
 pub const RTLD_NOLOAD: std::ffi::c_int = 0x10;
 
 impl Library {
-    /// Opens mpi4py's extension module at `path` once more. `dlsym` on that handle looks
-    /// through the module's dependencies, and so finds the functions of exactly the MPI that
-    /// mpi4py calls.
+    /// Opens mpi4py's extension module at `path` once more. `dlsym` on this handle searches the
+    /// module's dependencies, and so finds the functions of exactly the MPI that mpi4py calls.
     pub fn open(path: &str) -> Result<Self, String> {
         // SAFETY: the module is loaded already, so no initialiser runs.
         unsafe { unix::Library::open(Some(path), unix::RTLD_LAZY | RTLD_NOLOAD) }

@@ -1,4 +1,4 @@
-//! The MPI of this process: its functions, its ABI, and the objects that calls refer to.
+//! The MPI library of this process: its functions, its ABI, and the objects that calls refer to.
 
 mod abi;
 mod abort;
@@ -21,14 +21,16 @@ mod waiting;
 
 pub use abi::{Abi, Constants, IntHandles, MPICH, OPEN_MPI, PointerHandles, STANDARD};
 pub use abort::{abort, exit_at_once, set_world};
-pub use availability::{before_finalize, check_available, follow_end, is_available, is_forked};
+pub use availability::{
+    before_finalize, call_in_background, check_available, follow_end, is_available, is_forked,
+};
 pub use buffers::{RecvBuffer, SendBuffer};
 pub use functions::{
     BothForms, CopyAttribute, Counted, DeleteAttribute, Functions, MAX_ERROR_STRING, UserFunction,
 };
 pub use growing_list::GrowingList;
 pub use library::{Library, RTLD_NOLOAD};
-pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of, path};
+pub use lineage::{CopyCounts, CopyPath, Lineage, follow_copies, indices, lineage_of};
 pub use operators::PredefinedOp;
 pub use registry::{
     Communicator, Companion, Ends, Neighbor, Neighbors, REGISTRY, Registry, SizedDatatype,

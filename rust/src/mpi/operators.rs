@@ -1,10 +1,10 @@
 //! The reduction operators that MPI predefines (MPI-4.1 §6.9.2).
 
-/// Declares the operators once: the enum, their names, and their numbers by their order. It stays,
-/// as JAX's persistent cache has programs with the numbers.
+/// Declares the operators once: the enum, their names, and, by their order, their numbers. The order
+/// must not change, as programs in JAX's persistent cache contain the numbers.
 macro_rules! predefined {
     ($($operator:ident $name:literal,)*) => {
-        /// An operator of MPI's own, known to compiled programs by its index in this list. Those
+        /// A predefined operator. Its index in this list is its number in compiled programs; operators
         /// that users make have the numbers after these.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum PredefinedOp {
@@ -15,10 +15,10 @@ macro_rules! predefined {
         }
 
         impl PredefinedOp {
-            /// All of them, in the order of their numbers.
+            /// All operators, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$operator),*];
 
-            /// MPI's name, without the prefix.
+            /// MPI's name of the operator, without the prefix.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$operator => $name,)*
@@ -46,12 +46,12 @@ predefined! {
 }
 
 impl PredefinedOp {
-    /// The number by which compiled programs know the operator.
+    /// The number of the operator in compiled programs.
     pub const fn number(self) -> i64 {
         self as i64
     }
 
-    /// The operator with this number, unless it is one that a user made.
+    /// The predefined operator with this number, or `None` for a user's operator.
     pub fn from_number(op_number: i64) -> Option<Self> {
         Self::ALL.get(usize::try_from(op_number).ok()?).copied()
     }

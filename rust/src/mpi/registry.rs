@@ -1,8 +1,8 @@
-//! The objects that the small numbers in compiled programs stand for.
+//! The registry: the MPI objects behind the small numbers in compiled programs.
 //!
 //! A compiled program names a communicator, a reduction operator or a status by its number in
-//! these tables, and a data type by XLA's code for it. So programs are the same on every rank
-//! and in every run, and a communicator that was freed is known to be.
+//! these tables, and a data type by XLA's code. So programs are the same on every rank and in
+//! every run, and a call on a freed communicator is recognised.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -14,25 +14,25 @@ use super::status::StatusPlace;
 use super::types::Handle;
 use crate::error::{Error, Result};
 
-/// A communicator, with what does not change about it.
+/// A communicator: its handle, the rank of this process, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Communicator {
     handle: usize,
-    /// The rank of this process in it.
+    /// The rank of this process in the communicator.
     pub rank: c_int,
-    /// How many processes it has.
+    /// The number of processes.
     pub size: c_int,
-    /// How many bytes of an array travel at once, where all processes do it so; else 0.
+    /// The size of the pieces in which all processes send and receive arrays, or 0 for whole arrays.
     piece_bytes: usize,
 }
 
 impl Communicator {
-    /// A communicator by mpi4py's number for its handle. More than `piece_bytes` of an array
-    /// travel in pieces, unless that is 0.
+    /// A communicator by mpi4py's number for its handle. Arrays of more than `piece_bytes` bytes
+    /// travel in pieces, unless `piece_bytes` is 0.
     ///
     /// # Safety
-    /// MPI knows the handle as one of such a communicator, until the communicator is freed in the
-    /// [`Registry`]. No safe code makes one up:
+    /// The handle is valid, with this rank and size, until the communicator is freed in the
+    /// [`Registry`]. Safe code can't make up a communicator:
     ///
     /// ```compile_fail
     /// let communicator = _core::mpi::Communicator::new(0x440, 0, 2, 0);
@@ -46,12 +46,12 @@ impl Communicator {
         }
     }
 
-    /// Whether messages travel in pieces.
+    /// Whether arrays travel in pieces.
     pub fn is_in_pieces(&self) -> bool {
         self.piece_bytes != 0
     }
 
-    /// How many elements of so many bytes travel at once.
+    /// The number of elements in a piece, for elements of `size` bytes.
     pub fn piece_length(&self, size: usize) -> i64 {
         match self.piece_bytes {
             0 => i64::MAX,
@@ -70,18 +70,18 @@ impl Communicator {
     }
 }
 
-/// One end of an edge in a topology: the process there, and the tag of the messages along it.
+/// One end of an edge in a topology: the process there, and the tag of messages along the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbor {
     /// The rank of the process, or `MPI_PROC_NULL`.
     pub rank: c_int,
-    /// The tag of the edge: one for both ends, and for no other edge between the two that has this
-    /// direction.
+    /// The tag of the edge. Both ends use the same tag, and other edges between the two processes in
+    /// this direction have other tags.
     pub tag: c_int,
 }
 
 impl Neighbor {
-    /// Whether there is a process: `MPI_PROC_NULL` is negative in every ABI.
+    /// Whether the neighbor is a process: `MPI_PROC_NULL` is negative in every ABI.
     pub const fn is_process(&self) -> bool {
         self.rank >= 0
     }
@@ -90,33 +90,33 @@ impl Neighbor {
 /// The neighbors of this process in the topology of a communicator (MPI-4.1 §8.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbors {
-    /// Those that send to this process.
+    /// The neighbors that send to this process.
     pub sources: Ends,
-    /// Those that it sends to.
+    /// The neighbors that this process sends to.
     pub destinations: Ends,
 }
 
-/// The edges in one direction, at their other ends.
+/// The far ends of all edges in one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends {
-    /// All of them, in MPI's order.
+    /// All far ends, in MPI's order.
     pub edges: Vec<Neighbor>,
-    /// The edges by the process at the other end.
+    /// The edges, grouped by process.
     pub bundles: Vec<Bundle>,
 }
 
-/// The edges that have one process at the other end.
+/// The edges from or to one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle {
-    /// The process, and a tag that is the same on both ends: that of the edge, so that a bundle of one
-    /// edge is like the edge, or one that none of several edges has.
+    /// The process, and a tag that both ends use for the bundle: the edge's tag if there is one edge,
+    /// or a tag that none of several edges has.
     pub peer: Neighbor,
-    /// The indices of the edges among all, in an order that is the same on both ends.
+    /// The indices of the edges, in an order that is the same on both ends.
     pub places: Vec<usize>,
 }
 
 impl Ends {
-    /// Finds the bundles.
+    /// The far ends, grouped into bundles.
     pub fn new(edges: Vec<Neighbor>) -> Self {
         let mut indices: Vec<usize> = (0..edges.len()).collect();
         indices.retain(|index| edges[*index].is_process());
@@ -134,17 +134,17 @@ impl Ends {
         Self { edges, bundles }
     }
 
-    /// How many edges there are.
+    /// The number of edges.
     pub fn count(&self) -> usize {
         self.edges.len()
     }
 
-    /// Each edge.
+    /// The far end of each edge.
     pub fn each(&self) -> impl Iterator<Item = Neighbor> {
         self.edges.iter().copied()
     }
 
-    /// Whether several edges have one process at the other end.
+    /// Whether several edges lead to one process.
     pub fn are_bundled(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.places.len() > 1)
     }
@@ -154,7 +154,7 @@ impl Ends {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizedDatatype {
     handle: usize,
-    /// The bytes of an element.
+    /// The size of an element in bytes.
     pub size: usize,
 }
 
@@ -162,8 +162,8 @@ impl SizedDatatype {
     /// A data type by mpi4py's number for its handle.
     ///
     /// # Safety
-    /// MPI knows the handle, for good, as one of a committed type, whose elements have so many bytes
-    /// without gaps. No safe code makes one up:
+    /// The handle is of a committed type that is never freed, whose elements have `size` bytes without
+    /// gaps. Safe code can't make up a data type:
     ///
     /// ```compile_fail
     /// let datatype = _core::mpi::SizedDatatype::new(0xf32, 4);
@@ -172,7 +172,7 @@ impl SizedDatatype {
         Self { handle, size }
     }
 
-    /// The bytes of so many elements.
+    /// The size of `count` elements in bytes.
     pub const fn bytes(&self, count: i64) -> usize {
         count as usize * self.size
     }
@@ -188,14 +188,14 @@ impl SizedDatatype {
     }
 }
 
-/// A communicator that the core makes of a user's, of the same processes.
+/// A companion: a communicator that the core derives from a user's, with the same processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Companion {
-    /// With their ranks in reverse order.
+    /// The communicator with ranks in reverse order.
     Reversed,
-    /// For messages between neighbors.
+    /// The communicator for messages between neighbors.
     Neighbors,
-    /// For what processes tell each other before a call.
+    /// The communicator on which processes compare calls (`MPI4JAX_CHECK`).
     Check,
 }
 
@@ -203,12 +203,12 @@ impl Companion {
     const COUNT: usize = Self::Check as usize + 1;
 }
 
-/// The slot of a communicator, which no other one gets after it is freed.
+/// The slot of a communicator. A freed communicator keeps its slot.
 #[derive(Default)]
 struct CommunicatorSlot {
     communicator: OnceLock<Communicator>,
     neighbors: OnceLock<Neighbors>,
-    /// The communicators that were made of it.
+    /// The companions that were made so far.
     companions: [OnceLock<Communicator>; Companion::COUNT],
     is_freed: AtomicBool,
 }
@@ -225,19 +225,19 @@ pub struct Registry {
 pub static REGISTRY: Registry = Registry::new();
 
 #[cold]
-fn gone(communicator: i64) -> Error {
+fn freed_or_foreign(communicator: i64) -> Error {
     Error::precondition(format!(
         "communicator {communicator} was freed, or is not one of this process: a compiled \
          function can only be called while the communicator it was traced with exists"
     ))
 }
 
-/// A number is for one object only, in all programs that hold it.
+/// Fills a slot, which must be empty: a number stands for the same object in all programs.
 fn set_once<T>(slot: &OnceLock<T>, value: T) {
     assert!(slot.set(value).is_ok(), "an index was given out twice");
 }
 
-/// The value at an index, if it was set.
+/// The value at an index, if set.
 fn value_at<T: Copy>(list: &GrowingList<OnceLock<T>>, index: i64) -> Option<T> {
     list.get(index)?.get().copied()
 }
@@ -252,13 +252,13 @@ impl Registry {
         }
     }
 
-    /// Gives a number to a communicator. Panics if another one has it.
+    /// Gives a number to a communicator. Panics if the number is taken.
     pub fn set_communicator(&self, comm_number: usize, communicator: Communicator) {
         let slot = self.communicators.get_or_grow(comm_number);
         set_once(&slot.communicator, communicator);
     }
 
-    /// Gives the communicator with this number neighbors. Panics if it has some.
+    /// Sets the neighbors of a communicator. Panics if they are set already.
     pub fn set_neighbors(&self, comm_number: usize, neighbors: Neighbors) {
         let slot = self.communicators.get_or_grow(comm_number);
         set_once(&slot.neighbors, neighbors);
@@ -272,8 +272,8 @@ impl Registry {
         })
     }
 
-    /// Forgets a communicator, whose number is never given to another one. Gives its companions, which
-    /// are left to free.
+    /// Marks a communicator as freed, and returns its companions for the caller to free. The number is
+    /// not used again.
     pub fn free_communicator<A: Abi>(&self, comm_number: usize) -> Vec<A::Comm> {
         let slot = self.communicators.get_or_grow(comm_number);
         if slot.is_freed.swap(true, Ordering::AcqRel) {
@@ -283,7 +283,7 @@ impl Registry {
         companions.map(Communicator::handle::<A>).collect()
     }
 
-    /// A communicator's companion, once there is one.
+    /// The slot for a communicator's companion.
     pub fn companion(
         &self,
         comm_number: i64,
@@ -293,24 +293,24 @@ impl Registry {
         Ok(&slot.companions[companion as usize])
     }
 
-    /// Gives a number to an operator. Panics if another one has it.
+    /// Gives a number to an operator. Panics if the number is taken.
     ///
     /// # Safety
-    /// MPI knows the handle, for good, as one of an operator, and as a predefined one if the number is
-    /// that of a [`PredefinedOp`](super::operators::PredefinedOp).
+    /// The handle is of an operator that is never freed. If the number belongs to a
+    /// [`PredefinedOp`](super::operators::PredefinedOp), the handle is of that operator.
     pub unsafe fn set_operator(&self, op_number: usize, handle: usize) {
         set_once(self.operators.get_or_grow(op_number), handle);
     }
 
-    /// Says which MPI data type holds elements of XLA's type `dtype`.
+    /// Sets the MPI data type for elements of XLA's type `dtype`.
     pub fn set_datatype(&self, dtype: usize, datatype: SizedDatatype) {
         set_once(self.datatypes.get_or_grow(dtype), datatype);
     }
 
-    /// Says where the status with this number is. It may move.
+    /// Sets the address of the status with this number. A later call may change the address.
     ///
     /// # Safety
-    /// It is there whenever an operation with this number is called, and nobody else uses it then.
+    /// The status is there whenever an operation with this number runs, and has no other user then.
     pub unsafe fn set_status(&self, status_number: usize, address: usize) {
         let slot = self.statuses.get_or_grow(status_number);
         slot.store(address, Ordering::Release);
@@ -320,14 +320,14 @@ impl Registry {
     pub fn communicator(&self, comm_number: i64) -> Result<Communicator> {
         let slot = self.communicator_slot(comm_number)?;
         let communicator = slot.communicator.get().copied();
-        communicator.ok_or_else(|| gone(comm_number))
+        communicator.ok_or_else(|| freed_or_foreign(comm_number))
     }
 
     fn communicator_slot(&self, comm_number: i64) -> Result<&CommunicatorSlot> {
         self.communicators
             .get(comm_number)
             .filter(|slot| !slot.is_freed.load(Ordering::Acquire))
-            .ok_or_else(|| gone(comm_number))
+            .ok_or_else(|| freed_or_foreign(comm_number))
     }
 
     /// The handle of the operator with this number.
@@ -360,7 +360,7 @@ impl Registry {
             .map(|slot| slot.load(Ordering::Acquire))
             .filter(|address| *address != 0)
             .ok_or_else(|| Error::precondition(format!("status {status_number} is unknown")))?;
-        // SAFETY: whoever has set the address vouches for it while an operation is called.
+        // SAFETY: the caller of `set_status` vouches for the address while an operation runs.
         Ok(unsafe { StatusPlace::at(address as *mut A::Status) })
     }
 }

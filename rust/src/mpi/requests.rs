@@ -8,10 +8,10 @@ use super::status::OwnStatus;
 use super::types::Handle;
 use super::waiting::Waiting;
 
-/// How an MPI ends a request, whatever its handles are.
+/// The functions by which MPI completes a request, without the handle's type.
 trait Completion: Sync {
     fn cancel(&self, request: usize);
-    /// The error code with which the operation has ended, if it has.
+    /// The error code of the operation, or `None` if it has not ended.
     fn test(&self, request: usize, status: &mut OwnStatus) -> Option<c_int>;
     fn wait(&self, request: usize, status: &mut OwnStatus) -> c_int;
 }
@@ -19,7 +19,7 @@ trait Completion: Sync {
 impl<A: Abi> Completion for Functions<A> {
     fn cancel(&self, request: usize) {
         let mut request = A::Request::from_raw(request);
-        // SAFETY: an `OwnedRequest` has one of MPI's that is not complete.
+        // SAFETY: the handle of an `OwnedRequest` that is not complete.
         unsafe { (self.cancel)(&raw mut request) };
     }
 
@@ -38,23 +38,27 @@ impl<A: Abi> Completion for Functions<A> {
     }
 }
 
-/// A request of MPI's, until MPI has completed it and for some time after that.
+/// A request of MPI's, and its outcome once MPI has completed the request.
 ///
-/// It does not know its buffers. Its owner keeps them until it [is done](Self::is_done), and neither
-/// drops it before nor has the program go on with them.
-#[must_use = "MPI reads or writes its buffers until it is done"]
+/// The request does not know its buffers. Its owner keeps them until the request
+/// [has let go](Self::has_let_go) of them: until then the owner neither drops the request nor lets the
+/// program use the buffers.
+#[must_use = "MPI reads or writes its buffers until it has let go of them"]
 pub struct OwnedRequest {
     raw: usize,
     functions: &'static dyn Completion,
-    /// Filled when it is done.
+    /// The status, filled when the request is done.
     status: OwnStatus,
-    /// The error code with which it has ended.
+    /// The error code, once the request is done.
     code: Option<c_int>,
 }
 
 impl OwnedRequest {
+    /// The request behind a handle of MPI's.
+    ///
     /// # Safety
-    /// MPI has given the request, and nobody else completes it. Its buffers stay until it is done.
+    /// MPI has returned the handle, and only this value completes the request. The buffers stay until the
+    /// request has let go of them.
     pub unsafe fn new<A: Abi>(functions: &'static Functions<A>, request: A::Request) -> Self {
         Self {
             raw: request.into_raw(),
@@ -64,7 +68,7 @@ impl OwnedRequest {
         }
     }
 
-    /// One that no MPI completes.
+    /// A request that is never done.
     #[cfg(test)]
     pub fn never_done() -> Self {
         struct Never;
@@ -85,19 +89,25 @@ impl OwnedRequest {
         }
     }
 
-    /// Whether MPI has completed it, so that its buffers may be used again.
+    /// Whether the request has ended, with or without an error, so that MPI is not called for it again.
     pub fn is_done(&self) -> bool {
         self.code.is_some()
     }
 
-    /// Has MPI make progress, and notes it if the request is done.
+    /// Whether MPI has completed the request, so that the buffers may be used again. After an error MPI may
+    /// still be writing to them, as its state is undefined (MPI-4.1 §9.3).
+    pub fn has_let_go(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Tests the request, which lets MPI make progress, and keeps the outcome if the request is done.
     pub fn test(&mut self) {
         if !self.is_done() {
             self.code = self.functions.test(self.raw, &mut self.status);
         }
     }
 
-    /// Waits until it is done. Gives the error code, which is 0 if there was no error.
+    /// Waits until the request is done, and returns the error code, or 0.
     pub fn wait(&mut self) -> c_int {
         let (functions, status) = (self.functions, &mut self.status);
         *self.code.get_or_insert_with(|| {
@@ -106,7 +116,7 @@ impl OwnedRequest {
         })
     }
 
-    /// Waits until it is done, and gives its status, or the error code.
+    /// Waits until the request is done, and returns its status, or the error code.
     pub fn wait_for_status(&mut self) -> Result<&mut OwnStatus, c_int> {
         match self.wait() {
             0 => Ok(&mut self.status),
@@ -114,7 +124,7 @@ impl OwnedRequest {
         }
     }
 
-    /// Asks MPI to end a receive that no message has matched. It is waited for as before
+    /// Cancels a receive that no message has matched. A cancelled receive still has to be waited for
     /// (MPI-4.1 §3.8.4).
     pub fn cancel(&mut self) {
         if !self.is_done() {
@@ -122,7 +132,7 @@ impl OwnedRequest {
         }
     }
 
-    /// The status of a receive that is done.
+    /// The status of a completed receive.
     pub fn status(&mut self) -> &mut OwnStatus {
         &mut self.status
     }

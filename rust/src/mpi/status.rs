@@ -7,7 +7,7 @@ use std::ptr;
 use super::abi::Abi;
 use super::functions::Functions;
 
-/// Room for a status: more words than any MPI's has.
+/// A status of the core's own, with room for any MPI's status.
 pub struct OwnStatus([u64; 16]);
 
 impl OwnStatus {
@@ -19,7 +19,7 @@ impl OwnStatus {
         ptr::from_mut(&mut self.0).cast()
     }
 
-    /// The status as a place for MPI's.
+    /// The status as a place that MPI writes to.
     pub fn place<A: Abi>(&mut self) -> StatusPlace<'_, A> {
         StatusPlace {
             address: self.address::<A>(),
@@ -27,12 +27,12 @@ impl OwnStatus {
         }
     }
 
-    /// The rank that has sent the message, and the tag of the message.
+    /// The source rank and the tag of the message.
     pub fn source_and_tag<A: Abi>(&mut self) -> (c_int, c_int) {
         self.place::<A>().source_and_tag()
     }
 
-    /// How many elements of a type have been received, or MPI's error code.
+    /// The number of elements received, or MPI's error code.
     pub fn count<A: Abi>(
         &mut self,
         functions: &Functions<A>,
@@ -42,7 +42,7 @@ impl OwnStatus {
     }
 }
 
-/// The place where MPI puts a status: the core's own, a user's, or none (`MPI_STATUS_IGNORE`).
+/// The place where MPI puts a status: the core's, a user's, or none (`MPI_STATUS_IGNORE`).
 pub struct StatusPlace<'s, A: Abi> {
     address: *mut A::Status,
     status: PhantomData<&'s mut OwnStatus>,
@@ -57,10 +57,10 @@ impl<A: Abi> StatusPlace<'_, A> {
         }
     }
 
-    /// A status at an address.
+    /// The place of a status at an address.
     ///
     /// # Safety
-    /// It is one of MPI's, and nobody else uses it as long as this value.
+    /// There is a status of MPI's, which has no other user while this value lives.
     pub unsafe fn at(address: *mut A::Status) -> Self {
         Self {
             address,
@@ -68,12 +68,12 @@ impl<A: Abi> StatusPlace<'_, A> {
         }
     }
 
-    /// Whether MPI gives no status.
+    /// Whether the place is `MPI_STATUS_IGNORE`.
     pub fn is_ignored(&self) -> bool {
         self.address.addr() == A::constants().status_ignore
     }
 
-    /// The place for a shorter time.
+    /// Lends the place for a shorter lifetime.
     pub fn reborrow(&mut self) -> StatusPlace<'_, A> {
         StatusPlace { ..*self }
     }
@@ -82,10 +82,10 @@ impl<A: Abi> StatusPlace<'_, A> {
         self.address
     }
 
-    /// The rank that has sent the message, and the tag of the message.
+    /// The source rank and the tag of the message.
     pub fn source_and_tag(&self) -> (c_int, c_int) {
         assert!(!self.is_ignored());
-        // SAFETY: in this ABI, the fields are there. Of a status that MPI has not filled, they are 0.
+        // SAFETY: this ABI has the fields there. In a status that MPI has not filled, they are 0.
         unsafe {
             let fields = self
                 .address
@@ -99,13 +99,12 @@ impl<A: Abi> StatusPlace<'_, A> {
     pub fn count(&self, functions: &Functions<A>, datatype: A::Datatype) -> Result<c_int, c_int> {
         assert!(!self.is_ignored());
         let mut count = 0;
-        // SAFETY: there is room for the count. MPI only reads the status, which is its own or empty.
+        // SAFETY: there is room for the count. MPI only reads the status, which MPI filled or is empty.
         let code = unsafe { (functions.get_count)(self.address, datatype, &raw mut count) };
         if code == 0 { Ok(count) } else { Err(code) }
     }
 
-    /// Has the status say that so many elements have been received (MPI-4.1 §13.3). Gives MPI's error
-    /// code.
+    /// Sets the number of elements received in the status (MPI-4.1 §13.3). Returns MPI's error code.
     pub fn set_elements(
         &mut self,
         functions: &Functions<A>,
@@ -113,7 +112,7 @@ impl<A: Abi> StatusPlace<'_, A> {
         count: i64,
     ) -> c_int {
         assert!(!self.is_ignored());
-        // SAFETY: the status is MPI's or empty, and nobody else uses it.
+        // SAFETY: the status was filled by MPI or is empty, and has no other user.
         unsafe { (functions.status_set_elements)(self.address, datatype, count) }
     }
 }

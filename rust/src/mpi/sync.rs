@@ -1,3 +1,3 @@
-//! The types of `growing_list`, which a test has from elsewhere.
+//! The synchronization types of `growing_list`, which `tests/loom.rs` replaces by loom's.
 
 pub use std::sync::OnceLock;

@@ -1,18 +1,18 @@
-//! The C types of MPI, which differ from one binary interface to another.
+//! The C types of MPI, which depend on the ABI.
 
 use std::ffi::c_int;
 
-/// An MPI handle, which mpi4py knows as a number, as do the tables.
+/// An MPI handle, which mpi4py and the registry keep as a number.
 pub trait Handle: Copy {
     /// The handle with this number.
     fn from_raw(raw: usize) -> Self;
-    /// The number of the handle: an int's is the low half.
+    /// The number of the handle. An int fills the low half.
     fn into_raw(self) -> usize;
 }
 
 impl Handle for c_int {
     fn from_raw(raw: usize) -> Self {
-        // The low half: mpi4py hands negative handles over sign-extended.
+        // mpi4py passes negative handles sign-extended: only the low half counts.
         raw as u32 as Self
     }
 
@@ -31,21 +31,24 @@ impl<T> Handle for *mut T {
     }
 }
 
-/// The C types of one family of MPI libraries, which is all that the signatures of its functions
-/// depend on.
+/// The C types of one family of MPI libraries. The signatures of MPI's functions depend on nothing else.
 pub trait Types: 'static {
-    /// An address or a difference of two (MPI-4.1 §2.5.6).
+    /// `MPI_Aint`: an address, or the difference of two (MPI-4.1 §2.5.6).
     type Aint;
-    /// `MPI_Comm`, an int or a pointer, as are the other handles.
+    /// `MPI_Comm`. Like all handles, an int or a pointer.
     type Comm;
     /// `MPI_Datatype`.
     type Datatype;
+    /// `MPI_Errhandler`.
+    type Errhandler;
     /// `MPI_Group`.
     type Group;
+    /// `MPI_Info`.
+    type Info;
     /// `MPI_Op`.
     type Op;
     /// `MPI_Request`.
     type Request;
-    /// `MPI_Status`, which is only ever pointed to.
+    /// `MPI_Status`, used behind pointers only.
     type Status;
 }

@@ -1,19 +1,22 @@
-//! How the calls of this core wait: they poll, yield, and give way where ranks share cores.
+//! Waits in calls of the core: they poll, then yield, then sleep where ranks share cores.
 //!
-//! While MPI waits, it polls, and calls `sched_yield` after each poll. Its import of that is replaced:
+//! While MPI waits, it polls, and calls `sched_yield` after each poll. The core replaces MPI's import of
+//! `sched_yield`, for three reasons:
 //!
-//! - A call of the system takes as long as a small message. So a wait polls without it at first, if there
-//!   is a core for each rank of the node.
-//! - A thread that yields remains runnable. So it still takes the time of threads that compute, those of
-//!   the rank that it waits for among them. Where they need its core, it sleeps once the wait is longer
-//!   than a message takes.
+//! - A system call takes as long as a small message. So if the node has a core for each rank, a wait at
+//!   first polls without system calls.
+//! - A thread that yields stays runnable, and takes time from threads that compute, which may belong to the
+//!   rank that it waits for. So where threads need its core, a wait that is longer than a message sleeps.
+//! - A sleeping thread has lost its core when the message comes, and the threads that ran there meanwhile
+//!   had cold caches. So a wait that is expected to be short keeps its core for longer: if no other wait of
+//!   the process is long, and the last long wait was short, too.
 //!
-//! MPI's locks are not held meanwhile, all ranks make the same calls as before, and each rank may decide
-//! for itself.
+//! MPI holds no lock when it yields, all ranks still make the same calls, and each rank decides for itself.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::abi::Abi;
@@ -21,17 +24,16 @@ use super::functions::Functions;
 use super::imports::replace_import;
 use super::library::Library;
 
-/// What waits do between polls, if it is not MPI that decides.
+/// The policy for the pauses between polls, where the core decides on them.
 #[derive(Clone, Copy)]
 pub struct WaitPolicy {
-    /// Whether they only poll at first: there is a core for each rank of the node.
+    /// Whether a wait polls without pauses at first: the node has a core for each rank.
     pub has_core: bool,
-    /// Whether they sleep in the end: other threads compute on the core.
+    /// Whether a long wait sleeps: other threads compute on the core.
     pub gives_way: bool,
 }
 
-/// How a thread that waits spends the time between two polls of MPI's: it polls again at once, lets others
-/// have its core, or sleeps.
+/// The pause between two polls of MPI's: none, a yield, or a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     None,
@@ -40,49 +42,67 @@ enum Pause {
 }
 
 impl WaitPolicy {
-    /// The next pause of a wait that has taken so long.
-    fn pause_after(self, waited: Duration) -> Pause {
-        if self.has_core && waited < POLL {
+    /// The next pause of a wait that has taken `waited` so far. `is_short`: the wait is expected to be
+    /// short.
+    fn pause_after(self, waited: Duration, is_short: bool) -> Pause {
+        let (poll, keep) = match (self.gives_way, is_short) {
+            (true, true) => (SHORT_WAIT, SHORT_WAIT),
+            (true, false) => (POLL_TIME, AWAKE_TIME),
+            (false, _) => (POLL_TIME, Duration::MAX),
+        };
+        if self.has_core && waited < poll {
             return Pause::None;
         }
-        if !self.gives_way || waited < YIELD {
+        if waited < keep {
             return Pause::Yield;
         }
-        let short = (waited / PARTS.0).min(LONGEST.0);
-        let long = (waited / PARTS.1).min(LONGEST.1);
+        let short = (waited / SLEEP_DIVISORS.0).min(MAX_SLEEPS.0);
+        let long = (waited / SLEEP_DIVISORS.1).min(MAX_SLEEPS.1);
         Pause::Sleep(short.max(long))
     }
 }
 
 static POLICY: OnceLock<WaitPolicy> = OnceLock::new();
 
-/// For so long, a wait of a rank with a core only polls.
-const POLL: Duration = Duration::from_micros(5);
-/// For so long, a wait does not sleep. The sleep of one rank, and the turns of all ranks on a core after it,
-/// take less: if others slept meanwhile, all would sleep in turns from then on.
-const YIELD: Duration = Duration::from_micros(300);
-/// A poll that takes longer has moved something, and the wait begins anew.
-const WORK: Duration = Duration::from_micros(2);
-/// A pause is this part of the wait so far: at first, and when it is long.
-const PARTS: (u32, u32) = (4, 256);
-/// The longest pause of a wait at first, and of a long one.
-const LONGEST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+/// The number of threads whose waits are longer than [`POLL_TIME`].
+static LONG_WAITS: AtomicUsize = AtomicUsize::new(0);
+/// Whether the last wait of at least [`AWAKE_TIME`] ended before [`SHORT_WAIT`].
+static WAS_SHORT: AtomicBool = AtomicBool::new(true);
 
-/// A wait of the calling thread in a call of the core.
+/// Time for which a rank with its own core only polls.
+const POLL_TIME: Duration = Duration::from_micros(5);
+/// Time for which a wait that is expected to be short does not sleep, and on its own core only polls.
+const SHORT_WAIT: Duration = Duration::from_millis(3);
+/// Time for which no wait sleeps. It is longer than the sleep of one rank and the turns of all ranks on a
+/// core after that sleep: if other ranks slept meanwhile, all would sleep in turns from then on.
+const AWAKE_TIME: Duration = Duration::from_micros(300);
+/// The longest poll that finds nothing to do. After a longer poll, MPI has made progress, and the wait
+/// begins anew.
+const IDLE_POLL: Duration = Duration::from_micros(2);
+/// Divisors of the time waited so far that give the sleep: in a short wait, and in a long one.
+const SLEEP_DIVISORS: (u32, u32) = (4, 256);
+/// The longest sleep in a short wait, and in a long one.
+const MAX_SLEEPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+
+/// The wait of the calling thread in a call of the core.
 #[derive(Clone, Copy)]
 struct Wait {
     policy: WaitPolicy,
-    /// From the end of the first poll on.
+    /// The times of polls, once the first poll is over.
     polls: Option<Polls>,
-    /// The thread's own timer slack, once it has another one.
+    /// Whether the wait is counted in [`LONG_WAITS`].
+    is_long: bool,
+    /// The thread's timer slack before the first sleep, once changed.
     slack: Option<c_int>,
 }
 
 #[derive(Clone, Copy)]
 struct Polls {
-    /// When MPI had something to do last.
+    /// The end of the first poll.
+    begin: Instant,
+    /// The time when MPI last made progress.
     since: Instant,
-    /// When the last one began.
+    /// The begin of the last poll.
     last: Instant,
 }
 
@@ -90,7 +110,7 @@ thread_local! {
     static WAIT: Cell<Option<Wait>> = const { Cell::new(None) };
 }
 
-/// The calling thread is in a blocking call of MPI for as long as this lives.
+/// A guard: the calling thread is in a blocking call of MPI until the guard is dropped.
 #[must_use = "the wait ends when it is dropped"]
 pub struct Waiting(bool);
 
@@ -119,31 +139,50 @@ fn begin(policy: WaitPolicy) {
     WAIT.set(Some(Wait {
         policy,
         polls: None,
+        is_long: false,
         slack: None,
     }));
 }
 
 fn end() {
-    if let Some(slack) = WAIT.take().and_then(|wait| wait.slack) {
+    let Some(wait) = WAIT.take() else {
+        return;
+    };
+    if wait.is_long {
+        LONG_WAITS.fetch_sub(1, Ordering::Relaxed);
+        if let Some(length) = wait.polls.map(|polls| polls.last - polls.begin)
+            && length >= AWAKE_TIME
+        {
+            WAS_SHORT.store(length < SHORT_WAIT, Ordering::Relaxed);
+        }
+    }
+    if let Some(slack) = wait.slack {
         set_timer_slack(slack);
     }
 }
 
-/// What MPI calls for `sched_yield`.
+/// The function that MPI calls instead of `sched_yield`.
 extern "C" fn yield_or_sleep() -> c_int {
-    // A thread that ends has lost its variables.
+    // A thread that is ending has no thread-local variables any more.
     let Some(mut wait) = WAIT.try_with(Cell::get).ok().flatten() else {
         return yield_now();
     };
     let now = Instant::now();
     let mut polls = wait.polls.unwrap_or(Polls {
+        begin: now,
         since: now,
         last: now,
     });
-    if now - polls.last > WORK {
+    if now - polls.last > IDLE_POLL {
         polls.since = now;
     }
-    polls.last = match wait.policy.pause_after(now - polls.since) {
+    let waited = now - polls.since;
+    if waited >= POLL_TIME && !wait.is_long {
+        LONG_WAITS.fetch_add(1, Ordering::Relaxed);
+        wait.is_long = true;
+    }
+    let is_short = LONG_WAITS.load(Ordering::Relaxed) <= 1 && WAS_SHORT.load(Ordering::Relaxed);
+    polls.last = match wait.policy.pause_after(waited, is_short) {
         Pause::None => {
             std::hint::spin_loop();
             now
@@ -164,15 +203,15 @@ extern "C" fn yield_or_sleep() -> c_int {
 }
 
 fn yield_now() -> c_int {
-    // SAFETY: it has no arguments.
+    // SAFETY: `sched_yield` has no arguments.
     unsafe { libc::sched_yield() }
 }
 
-/// Sets by how many nanoseconds the system may wake this thread late (by default 50 us, longer than
-/// most waits), and gives what it was.
+/// Sets the timer slack of this thread, by which the system may wake it late (50 us by default, longer
+/// than most waits), and returns the old one.
 #[cfg(target_os = "linux")]
 fn set_timer_slack(nanoseconds: c_int) -> c_int {
-    // SAFETY: both only read or set a number of the calling thread.
+    // SAFETY: both calls only read or set a number of the calling thread.
     unsafe {
         let old = libc::prctl(libc::PR_GET_TIMERSLACK);
         libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds.max(1) as libc::c_ulong);
@@ -185,23 +224,24 @@ fn set_timer_slack(_: c_int) -> c_int {
     0
 }
 
-/// Has the waits in calls of the core follow this policy, for good. Says whether this MPI lets them.
+/// Sets the policy for all waits in calls of the core, once and for all. Returns whether this MPI allows
+/// it.
 pub fn set_wait_policy<A: Abi>(
     functions: &Functions<A>,
     library: &Library,
     policy: WaitPolicy,
 ) -> bool {
-    // Open MPI yields if it is told to, and polls in another library.
+    // Open MPI yields only on request, and polls in another library.
     type SetYield = unsafe extern "C" fn(bool) -> bool;
     // SAFETY: `opal_progress_set_yield_when_idle` has had this signature since Open MPI 1.2.
     let set_yield =
         unsafe { library.function::<SetYield>("opal_progress_set_yield_when_idle") }.ok();
     if set_yield.is_some() && !policy.gives_way {
-        return true; // It only polls.
+        return true; // without the request, Open MPI only polls
     }
     let polling = set_yield.map_or(functions.test as usize, |set_yield| set_yield as usize);
     let function = yield_or_sleep as *const c_void;
-    // SAFETY: the function is one like `sched_yield`, and gives other threads time, too.
+    // SAFETY: the function has the signature of `sched_yield`, and gives other threads time, too.
     let is_replaced = unsafe { replace_import(polling, c"sched_yield", function) };
     if is_replaced {
         if let Some(set_yield) = set_yield {
@@ -236,40 +276,55 @@ mod tests {
             (51_200, Pause::Sleep(micros(200))),
             (60_000_000, Pause::Sleep(micros(1000))),
         ] {
-            assert_eq!(policy(true, true).pause_after(micros(waited)), pause);
+            assert_eq!(policy(true, true).pause_after(micros(waited), false), pause);
         }
     }
 
     #[test]
-    fn only_a_rank_with_a_core_does_not_yield_at_once() {
-        assert_eq!(
-            policy(false, true).pause_after(Duration::ZERO),
-            Pause::Yield
-        );
-        assert_eq!(policy(true, false).pause_after(Duration::ZERO), Pause::None);
+    fn a_wait_that_is_expected_to_be_short_keeps_its_core() {
+        let pause_after = |waited, has_core, is_short| {
+            policy(has_core, true).pause_after(Duration::from_micros(waited), is_short)
+        };
+        let short = Pause::Sleep(Duration::from_micros(100));
+        assert_eq!(pause_after(2_999, true, true), Pause::None);
+        assert_eq!(pause_after(2_999, false, true), Pause::Yield);
+        assert_eq!(pause_after(2_999, true, false), short);
+        assert_eq!(pause_after(2_999, false, false), short);
+        assert_eq!(pause_after(3_000, true, true), short);
     }
 
-    /// How often this thread has slept. To yield is no such thing.
+    #[test]
+    fn only_a_rank_with_a_core_does_not_yield_at_once() {
+        let first_pause = |has_core| policy(has_core, true).pause_after(Duration::ZERO, false);
+        assert_eq!(first_pause(false), Pause::Yield);
+        assert_eq!(first_pause(true), Pause::None);
+    }
+
+    /// The number of times that this thread has slept. Yields do not count.
     #[cfg(target_os = "linux")]
     fn sleeps() -> i64 {
         let mut usage = std::mem::MaybeUninit::uninit();
-        // SAFETY: the system fills it, and fails for no such argument.
+        // SAFETY: the system fills `usage`, and does not fail for these arguments.
         unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init().ru_nvcsw
         }
     }
 
-    /// How often a thread sleeps that polls 100 times, each after a wait of this length.
+    /// The number of sleeps in 100 polls, each after a wait of this length.
     #[cfg(target_os = "linux")]
     fn sleeps_after(waited: Duration) -> i64 {
         let before = sleeps();
         for _ in 0..100 {
             if let Some(mut wait) = WAIT.get() {
                 let since = Instant::now() - waited;
-                // However long a poll takes here, it has moved nothing.
+                // Far ahead, so that no poll counts as progress, however long it takes here.
                 let last = since + Duration::from_secs(60);
-                wait.polls = Some(Polls { since, last });
+                wait.polls = Some(Polls {
+                    begin: since,
+                    since,
+                    last,
+                });
                 WAIT.set(Some(wait));
             }
             yield_or_sleep();
@@ -278,15 +333,18 @@ mod tests {
     }
 
     /// Fails if a wait outside of a call sleeps: MPI yields for other callers, too.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn only_a_long_wait_in_a_call_sleeps() {
-        assert!(sleeps_after(YIELD) < 10);
+        assert!(sleeps_after(SHORT_WAIT) < 10);
         for gives_way in [true, false] {
+            WAS_SHORT.store(true, Ordering::Relaxed);
             begin(policy(true, gives_way));
             assert!(sleeps_after(Duration::ZERO) < 10);
-            assert_eq!(sleeps_after(YIELD) > 50, gives_way);
+            assert_eq!(sleeps_after(SHORT_WAIT) > 50, gives_way);
+            assert_eq!(LONG_WAITS.load(Ordering::Relaxed), 1);
             end();
+            assert_eq!(LONG_WAITS.load(Ordering::Relaxed), 0);
         }
         assert!(WAIT.get().is_none());
     }

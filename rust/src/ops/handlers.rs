@@ -1,10 +1,9 @@
 //! The handlers that XLA calls, of all operations.
 
-use std::ops::Range;
+use std::ops::Deref;
 use std::sync::LazyLock;
 
 use super::call::Call;
-use super::call::buffers::measure;
 use super::check::check_is_enabled;
 use super::collectives::{blocks, reduction, row_counts, rows};
 use super::flights::start_and_wait;
@@ -14,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
 use crate::mpi::{Abi, check_available};
 use crate::recorder::{self, Operation};
-use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler};
+use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler, ResultBuffer};
 
 /// Makes XLA handlers of each operation, for host and for device memory: C functions that decode
 /// the frame and call it. The function of a collective operation serves its nonblocking form, too.
@@ -232,8 +231,8 @@ fn run_on_device<A: Abi>(
     let (driver, stream) = (driver()?, frame.stream()?);
     let frame = &frame.without_order_byte()?;
     let (operands, results) = (frame.all_operands()?, frame.all_results()?);
-    let has_overlaps = has_overlaps(operation, &operands, &results)?;
-    let arrays = operands.iter().chain(&results);
+    let has_overlaps = has_overlaps(operation, &operands, &results);
+    let arrays = operands.iter().chain(results.iter().map(Deref::deref));
     let in_context = match has_overlaps {
         true => None,
         // An empty array may have any address.
@@ -253,25 +252,13 @@ fn run_on_device<A: Abi>(
 
 /// Whether a result overlaps an operand where MPI forbids it (MPI-4.1 §6.2). XLA hands over slices
 /// of one array, as in `x.at[1:3].set(sendrecv(x[0:2], ...))`.
-fn has_overlaps(operation: &Operation, operands: &[Buffer], results: &[Buffer]) -> Result<bool> {
-    for result in results {
-        let written = bytes_of(result)?;
-        for operand in operands {
-            let read = bytes_of(operand)?;
-            let is_one_array = operation.is_in_place && read == written;
-            if read.start < written.end && written.start < read.end && !is_one_array {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// The addresses of an array's bytes.
-fn bytes_of(array: &Buffer) -> Result<Range<usize>> {
-    let (_, bytes) = measure(array)?;
-    let start = array.address as usize;
-    Ok(start..start + bytes)
+fn has_overlaps(operation: &Operation, operands: &[Buffer], results: &[ResultBuffer]) -> bool {
+    results.iter().any(|result| {
+        operands.iter().any(|operand| {
+            let is_one_array = operation.is_in_place && operand.addresses() == result.addresses();
+            result.overlaps(operand) && !is_one_array
+        })
+    })
 }
 
 handlers! {

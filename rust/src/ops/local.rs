@@ -2,8 +2,8 @@
 
 use super::call::buffers::check_blocks;
 use crate::error::{Error, Result};
-use crate::memory::{PartCopy, RowList, RowLoop, huge_pages};
-use crate::xla::{self, Buffer, Frame, Handler, count_of};
+use crate::memory::{PartCopy, PartReturn, RowList, RowLoop, huge_pages};
+use crate::xla::{self, Buffer, Frame, Handler, ResultBuffer, count_of};
 
 /// An XLA handler that calls a function of a frame, with its name.
 macro_rules! handler {
@@ -48,7 +48,7 @@ fn in_order_on_device(frame: &Frame) -> Result<()> {
 }
 
 /// The results of a call, which are these operands.
-fn in_place<'a>(operands: &[Buffer], frame: &Frame<'a>) -> Result<Vec<Buffer<'a>>> {
+fn in_place<'a>(operands: &[Buffer], frame: &Frame<'a>) -> Result<Vec<ResultBuffer<'a>>> {
     let results = frame.all_results()?;
     if operands.len() != results.len() {
         return Err(Error::invalid(format!(
@@ -61,7 +61,7 @@ fn in_place<'a>(operands: &[Buffer], frame: &Frame<'a>) -> Result<Vec<Buffer<'a>
     Ok(results)
 }
 
-fn check_same_memory(operands: &[Buffer], results: &[Buffer]) -> Result<()> {
+fn check_same_memory(operands: &[Buffer], results: &[ResultBuffer]) -> Result<()> {
     for (operand, result) in operands.iter().zip(results) {
         check_blocks(result, operand, 1)?;
         if operand.address != result.address {
@@ -86,15 +86,21 @@ fn copy(frame: &Frame) -> Result<()> {
         return Err(not_updated(updated, &operands, &results));
     }
     see(&operands, &results[old.len()..]);
-    let sources = [sources, &results[..old.len()]].concat();
+    let updated = results[..old.len()].iter().copied().map(Buffer::from);
+    let sources: Vec<_> = sources.iter().copied().chain(updated).collect();
     let numbers = frame.ints_attribute("copies")?;
     // In programs that an earlier version has exported, each copy is a stage.
     let stages = frame.optional_ints_attribute("stages")?;
-    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref())?;
-    make(
-        &copies(&numbers, &sources, &results, &rows)?,
-        stages.as_deref(),
-    )
+    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref(), &results)?;
+    let copies = decode(
+        &numbers,
+        &rows,
+        |(source, from), (result, to), loops, rows| {
+            let (source, result) = (array_at(&sources, source)?, array_at(&results, result)?);
+            PartCopy::new((source, from), (result, to), loops, rows)
+        },
+    )?;
+    make(&copies, stages.as_deref())
 }
 
 /// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
@@ -105,16 +111,16 @@ fn give_back(frame: &Frame) -> Result<()> {
     let table = row_numbers.as_ref().and_then(|_| operands.pop());
     let arrays = in_place(&operands, frame)?;
     let numbers = frame.ints_attribute("copies")?;
-    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref())?;
-    make_transpose(&copies(&numbers, &arrays, &arrays, &rows)?)
+    let rows = RowTable::new(row_numbers.as_deref(), table.as_ref(), &arrays)?;
+    give_back_copies(&numbers, &rows, |index| array_at(&arrays, index).copied())
 }
 
-/// The operands that the first results update, so many, and the others. All of these results have to be
-/// where their operands are.
-pub(super) fn updated_and_others<'p, 'a>(
+/// Splits the operands into the first `updated`, which the first results update, and the others. All of
+/// these results have to be where their operands are.
+fn updated_and_others<'p, 'a>(
     updated: i64,
     operands: &'p [Buffer<'a>],
-    results: &[Buffer],
+    results: &[ResultBuffer],
 ) -> Result<(&'p [Buffer<'a>], &'p [Buffer<'a>])> {
     let halves = usize::try_from(updated)
         .ok()
@@ -126,7 +132,7 @@ pub(super) fn updated_and_others<'p, 'a>(
 }
 
 #[cold]
-fn not_updated(updated: i64, operands: &[Buffer], results: &[Buffer]) -> Error {
+fn not_updated(updated: i64, operands: &[Buffer], results: &[ResultBuffer]) -> Error {
     Error::invalid(format!(
         "{updated} of {} operands can't be updated by {} results",
         operands.len(),
@@ -135,7 +141,7 @@ fn not_updated(updated: i64, operands: &[Buffer], results: &[Buffer]) -> Error {
 }
 
 /// Notes that a call copies between these operands and these results, which are new memory.
-pub(super) fn see(operands: &[Buffer], results: &[Buffer]) {
+fn see(operands: &[Buffer], results: &[ResultBuffer]) {
     for array in operands {
         huge_pages::see(array.address, array.bytes());
     }
@@ -144,33 +150,106 @@ pub(super) fn see(operands: &[Buffer], results: &[Buffer]) {
     }
 }
 
-/// Makes copies between the arrays of a call that does not only copy, or the transpose of copies. The lists
-/// are:
-///
-/// - the numbers of the copies;
-/// - how many copies each stage has, or nothing if it is the transpose that is made;
-/// - if copies go over listed rows: the index of the array with the lists of rows, and then the numbers of a
-///   [`RowTable`].
-pub fn make_copies([numbers, stages, rows]: [&[i64]; 3], arrays: &[Buffer]) -> Result<()> {
-    let rows = match rows {
-        [] => RowTable::default(),
-        [table, numbers @ ..] => RowTable::new(Some(numbers), Some(array_at(arrays, *table)?))?,
-    };
-    let copies = copies(numbers, arrays, arrays, &rows)?;
-    match stages {
-        [] => make_transpose(&copies),
-        stages => make(&copies, Some(stages)),
+/// Arrays of a call that does not only copy. Their numbers are those of the operands and, behind them, of
+/// the results. Any of them may be read, but only a result is written, also by the number of the operand
+/// that it updates.
+pub(super) struct NumberedArrays<'a> {
+    operands: Vec<Buffer<'a>>,
+    results: Vec<ResultBuffer<'a>>,
+    /// Number of leading operands that the first results update.
+    updated: usize,
+}
+
+impl<'a> NumberedArrays<'a> {
+    pub fn new(
+        updated: i64,
+        operands: Vec<Buffer<'a>>,
+        results: Vec<ResultBuffer<'a>>,
+    ) -> Result<Self> {
+        let (old, _) = updated_and_others(updated, &operands, &results)?;
+        let updated = old.len();
+        see(&operands, &results[updated..]);
+        Ok(Self {
+            operands,
+            results,
+            updated,
+        })
+    }
+
+    /// An array to be read.
+    #[inline(always)]
+    pub fn source(&self, array_number: i64) -> Result<Buffer<'a>> {
+        let index = usize::try_from(array_number).unwrap_or(usize::MAX);
+        if let Some(operand) = self.operands.get(index) {
+            return Ok(*operand);
+        }
+        self.result(array_number).map(|result| *result)
+    }
+
+    /// An array to be written.
+    #[inline(always)]
+    pub fn result(&self, array_number: i64) -> Result<ResultBuffer<'a>> {
+        let index = usize::try_from(array_number).unwrap_or(usize::MAX);
+        let own_index = match index.checked_sub(self.operands.len()) {
+            Some(own_index) => own_index,
+            None if index < self.updated => index,
+            None => return Err(not_written(array_number)),
+        };
+        let result = self.results.get(own_index);
+        result.copied().ok_or_else(|| no_array(array_number))
+    }
+
+    /// Makes copies, or the transpose of copies. The lists are:
+    ///
+    /// - the numbers of the copies;
+    /// - how many copies each stage has, or nothing if it is the transpose that is made;
+    /// - if copies go over listed rows: the number of the array with the lists of rows, and then the
+    ///   numbers of a [`RowTable`].
+    pub fn make_copies(&self, [numbers, stages, rows]: [&[i64]; 3]) -> Result<()> {
+        let rows = match rows {
+            [] => RowTable::default(),
+            [table, numbers @ ..] => {
+                let table = self.source(*table)?;
+                RowTable::new(Some(numbers), Some(&table), &self.results)?
+            }
+        };
+        if stages.is_empty() {
+            return give_back_copies(numbers, &rows, |array_number| self.result(array_number));
+        }
+        let copies = decode(
+            numbers,
+            &rows,
+            |(source, from), (result, to), loops, rows| {
+                let (source, result) = (self.source(source)?, self.result(result)?);
+                PartCopy::new((&source, from), (&result, to), loops, rows)
+            },
+        )?;
+        make(&copies, Some(stages))
     }
 }
 
-/// The copies that numbers stand for: for each the places and the first elements of source and
-/// result, and the number of its loops, before these.
-fn copies<'a>(
+#[cold]
+fn not_written(array_number: i64) -> Error {
+    Error::invalid(format!(
+        "array {array_number} can't be written: no result updates the operand"
+    ))
+}
+
+#[cold]
+fn no_array(array_number: i64) -> Error {
+    Error::invalid(format!("there is no array {array_number}"))
+}
+
+/// A part of an array: the number of the array, and the first element.
+type PartStart = (i64, i64);
+
+/// Decodes numbers that stand for copies: for each the places and the first elements of source and
+/// result, and the number of its loops, before these. `new` makes a copy of them.
+fn decode<'a, C>(
     numbers: &'a [i64],
-    sources: &[Buffer],
-    results: &[Buffer],
     rows: &'a RowTable,
-) -> Result<Vec<PartCopy<'a>>> {
+    new: impl Fn(PartStart, PartStart, &'a [i64], Option<RowLoop<'a>>) -> Result<C>,
+) -> Result<Vec<C>> {
     let mut copies = Vec::with_capacity(numbers.len() / 5);
     let mut rest = numbers;
     while let [source, from, result, to, loop_count, tail @ ..] = rest {
@@ -180,10 +259,8 @@ fn copies<'a>(
                 "{tail:?} are not the loops of {loop_count} axes"
             )));
         };
-        let source = (array_at(sources, *source)?, *from);
-        let result = (array_at(results, *result)?, *to);
         let row_loop = rows.row_loop(copies.len(), loops)?;
-        copies.push(PartCopy::new(source, result, loops, row_loop)?);
+        copies.push(new((*source, *from), (*result, *to), loops, row_loop)?);
         rest = tail;
     }
     if rest.is_empty() {
@@ -204,13 +281,23 @@ struct RowTable<'a> {
 }
 
 impl<'a> RowTable<'a> {
-    /// The numbers of copies, and the array with the lists, if there are such.
-    fn new(numbers: Option<&'a [i64]>, table: Option<&Buffer<'a>>) -> Result<Self> {
+    /// The numbers of copies, and the array with the lists, if there are such. The copies write to these
+    /// results.
+    fn new(
+        numbers: Option<&'a [i64]>,
+        table: Option<&Buffer<'a>>,
+        results: &[ResultBuffer],
+    ) -> Result<Self> {
         let Some(numbers) = numbers else {
             return Ok(Self::default());
         };
         let rows = table.and_then(Buffer::as_ints);
         let rows = rows.ok_or_else(|| Error::invalid("the last operand is not a list of rows"))?;
+        // Rows are looked at before they are used.
+        let is_written = |table| results.iter().any(|result| result.overlaps(table));
+        if table.is_some_and(is_written) {
+            return Err(Error::invalid("a list of rows is in memory of a result"));
+        }
         Ok(Self { rows, numbers })
     }
 
@@ -247,7 +334,7 @@ impl<'a> RowTable<'a> {
     }
 }
 
-/// Makes copies, stage after stage: so many in each, or one.
+/// Makes copies, stage after stage. `stages` has the number of copies in each; without it, that is one.
 fn make(copies: &[PartCopy], stages: Option<&[i64]>) -> Result<()> {
     let Some(stages) = stages else {
         copies.iter().for_each(PartCopy::make);
@@ -272,9 +359,21 @@ fn make(copies: &[PartCopy], stages: Option<&[i64]>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the transpose of copies.
-fn make_transpose(copies: &[PartCopy]) -> Result<()> {
-    copies.iter().rev().try_for_each(PartCopy::give_back)
+/// Makes the transpose of copies between arrays that are all written: from the last copy to the first.
+fn give_back_copies<'a>(
+    numbers: &[i64],
+    rows: &RowTable,
+    array: impl Fn(i64) -> Result<ResultBuffer<'a>>,
+) -> Result<()> {
+    let returns = decode(
+        numbers,
+        rows,
+        |(source, from), (result, to), loops, rows| {
+            let (source, result) = (array(source)?, array(result)?);
+            PartReturn::new((&source, from), (&result, to), loops, rows)
+        },
+    )?;
+    returns.iter().rev().try_for_each(PartReturn::make)
 }
 
 /// Puts arrays one behind the other, along their last axis.
@@ -300,17 +399,18 @@ fn split(frame: &Frame) -> Result<()> {
 
 /// Each part of an array, but for empty ones, with its first element in a row of the whole, and the
 /// loops of a copy of it to there.
-fn rows_of_parts<'p, 'a>(
-    parts: &'p [Buffer<'a>],
+fn rows_of_parts<'a, 'p, B: Copy + Into<Buffer<'a>>>(
+    parts: &'p [B],
     whole: &Buffer,
-) -> Result<Vec<(&'p Buffer<'a>, i64, [i64; 6])>> {
+) -> Result<Vec<(&'p B, i64, [i64; 6])>> {
     let Some((last, rows)) = whole.dims.split_last() else {
         return Err(Error::invalid("an array without axes has no parts"));
     };
     let row_count = count_of(rows);
     let mut start = 0;
     let mut copies = Vec::new();
-    for part in parts {
+    for array in parts {
+        let part: Buffer = (*array).into();
         let fits = part.dtype == whole.dtype && part.dims.len() == rows.len() + 1;
         if !fits || part.dims[..rows.len()] != *rows {
             return Err(Error::invalid(format!(
@@ -320,9 +420,9 @@ fn rows_of_parts<'p, 'a>(
         }
         let length = part.dims[rows.len()];
         if part.count > 0 {
-            copies.push((part, start, [row_count, length, *last, length, 1, 1]));
+            copies.push((array, start, [row_count, length, *last, length, 1, 1]));
         }
-        start += length;
+        start = length.saturating_add(start);
     }
     if start != *last {
         return Err(Error::invalid(format!(
@@ -333,7 +433,8 @@ fn rows_of_parts<'p, 'a>(
 }
 
 /// One of the arrays.
-pub(super) fn array_at<'p, 'a>(arrays: &'p [Buffer<'a>], index: i64) -> Result<&'p Buffer<'a>> {
+#[inline(always)]
+fn array_at<T>(arrays: &[T], index: i64) -> Result<&T> {
     let array = usize::try_from(index).ok().and_then(|n| arrays.get(n));
-    array.ok_or_else(|| Error::invalid(format!("there is no array {index}")))
+    array.ok_or_else(|| no_array(index))
 }

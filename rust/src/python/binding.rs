@@ -29,7 +29,7 @@ pub trait Core: Sync {
     /// host memory, and those for device memory.
     fn bind(&self, path: &str) -> Result<(Handlers, Handlers), String>;
 
-    /// Has waits follow a policy, if this MPI lets them.
+    /// Sets the policy of waits, if this MPI lets them have one.
     fn set_wait_policy(&self, path: &str, policy: WaitPolicy) -> Result<bool, String>;
 
     /// `MPI_STATUS_IGNORE` (MPI-4.1 §3.2.6).
@@ -47,7 +47,7 @@ pub trait Core: Sync {
     /// Starts the thread that watches calls.
     fn start_watching(&self, start: Start);
 
-    /// Has this MPI answer JAX's collectives.
+    /// Makes this MPI answer JAX's collectives.
     fn serve_jax(&self, handles: Vec<usize>, members: Vec<i32>, rank: i32, devices: Devices);
 }
 
@@ -163,8 +163,9 @@ pub fn load<'py>(
     Ok((capsules(host)?, capsules(device)?))
 }
 
-/// Has the waits in MPI poll at first, if there is a core for each process of the node, and in the end give
-/// way to threads that compute, or not, from now on. `path` is that of the library that was loaded. Says whether this MPI can do so.
+/// Sets whether waits in MPI poll at first, if there is a core for each process of the node, and whether
+/// they give way to threads that compute in the end. `path` is the path of the loaded library. Returns
+/// whether this MPI can do so.
 #[pyfunction]
 pub fn set_wait_policy(path: &str, has_core: bool, gives_way: bool) -> PyResult<bool> {
     let policy = WaitPolicy {

@@ -26,19 +26,19 @@ pub fn set_raise_on_error(raise_: bool) {
     ops::set_raise_on_error(raise_);
 }
 
-/// Has calls compared between processes before MPI is called, or not.
+/// Sets whether calls are compared between processes before MPI is called.
 #[pyfunction]
 pub fn set_check(enable: bool) {
     ops::set_check(enable);
 }
 
-/// Has the kernel asked for huge pages for large arrays on the host, or not.
+/// Sets whether the kernel is asked for huge pages for large arrays on the host.
 #[pyfunction]
 pub fn set_huge_pages(enable: bool) {
     huge_pages::set_huge_pages(enable);
 }
 
-/// Has tests of large counts do with small arrays: calls with more than `limit` elements go the ways
+/// Lets tests of large counts use small arrays: calls with more than `limit` elements go the ways
 /// for counts beyond an int, by MPI's functions for large counts, or without them.
 #[pyfunction]
 pub fn set_count_limit(limit: i64, use_large: bool) {
@@ -57,13 +57,13 @@ pub fn set_flight_line(flight: u32, line: &str) {
     ops::set_line(flight, line);
 }
 
-/// Has a thread push on operations in flight, or not.
+/// Sets whether a thread makes progress on operations in flight.
 #[pyfunction]
 pub fn set_pushing(is_pushed: bool) {
     ops::set_pushing(is_pushed);
 }
 
-/// Waits for all operations in flight, but no longer than so many seconds. Gives their descriptions,
+/// Waits for all operations in flight, for `at_most` seconds at most. Gives their descriptions,
 /// each with whether it is done. None can be waited for after that.
 #[pyfunction]
 pub fn finish_flights(py: Python<'_>, at_most: f64) -> Vec<(String, bool)> {

@@ -37,7 +37,7 @@ pub fn is_direct() -> bool {
     Driver::get().is_ok_and(|driver| gpu_aware::is_direct(driver.vendor))
 }
 
-/// Has MPI get addresses of device memory (True), of copies (False), or as it says (None).
+/// Sets whether MPI gets addresses of device memory (True), of copies (False), or as it says (None).
 #[pyfunction]
 #[pyo3(signature = (direct))]
 pub fn set_direct(direct: Option<bool>) {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::binding::loaded;
 use crate::trampoline;
 
-/// Has the MPI that is bound answer JAX's collectives, with these handles for the names in
+/// Makes the MPI that is bound answer JAX's collectives, with these handles for the names in
 /// `JAX_HANDLES`. JAX's processes have these ranks in `MPI_COMM_WORLD`, and this one is that with
 /// `rank` among them. `owners` gives the process of each device, by the device's number, which jaxlib
 /// keeps in `device_bytes`. `versions` is what errors call jaxlib.
@@ -37,7 +37,7 @@ pub fn serve_jax(
     }
 }
 
-/// Has the MPItrampoline in jaxlib's library at `path` look for the library that the environment
+/// Makes the MPItrampoline in jaxlib's library at `path` look for the library that the environment
 /// names.
 #[pyfunction]
 pub fn start_trampoline(path: PathBuf) -> PyResult<()> {

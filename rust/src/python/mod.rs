@@ -66,7 +66,9 @@ mod _core {
     };
 
     #[pymodule_export]
-    use super::watching::{connect_watchers, end_with, start_watching};
+    use super::watching::{
+        end_with, isolation, mailbox_address, set_mailbox_addresses, start_watching,
+    };
 
     #[pymodule_export]
     use super::distributed::{serve_jax, start_trampoline};

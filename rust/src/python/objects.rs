@@ -43,7 +43,7 @@ pub fn describe_communicator(comm_number: i64, handle: usize, name: String, memb
         group: Arc::new(members.into_iter().collect()),
         identity: match lineage {
             _ if comm_number == recorder::DEFAULT_COMMUNICATOR => Identity::Default,
-            Some(0) => Identity::World,
+            Some(lineage) if lineage.is_world() => Identity::World,
             Some(lineage) => Identity::Copy(lineage),
             None => Identity::Unknown,
         },

@@ -1,10 +1,8 @@
 //! The records of calls, and the objects that they refer to.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::recorder::{Identity, RankRun};
-use crate::{mpi, recorder};
+use crate::recorder::{self, Identity, RankRun};
 
 /// Says which Python line the calls with this `call_site` come from: an empty one if they are eager.
 #[pyfunction]
@@ -12,10 +10,12 @@ pub fn set_call_site(site: i64, line: &str) {
     recorder::set_call_site(site, line);
 }
 
-/// Says which Python line the eager call that begins now comes from.
+/// Says which Python line the eager call that begins now comes from: of a program with these call
+/// sites, or, without any, of one that is not known.
 #[pyfunction]
-pub fn set_eager_line(line: &str) {
-    recorder::set_eager_line(line);
+#[pyo3(signature = (line, sites=Vec::new()))]
+pub fn set_eager_line(line: &str, sites: Vec<i64>) {
+    recorder::set_eager_line(line, &sites);
 }
 
 /// Says which messages calls with this `call_site` send and receive, each by rank, tag and bytes.
@@ -48,6 +48,8 @@ pub fn recent_calls() -> Vec<RecentCall> {
     let now = recorder::exactly_now();
     recorder::recent()
         .into_iter()
+        // Users have made no call there.
+        .filter(|call| call.operation.rule.is_none())
         .map(|call| {
             (
                 call.operation.name,
@@ -77,9 +79,11 @@ type CommunicatorTuple = (i64, String, Vec<(i32, i32, i32)>, Option<Vec<(u32, u3
 pub fn communicators() -> Vec<CommunicatorTuple> {
     recorder::communicators()
         .into_iter()
+        // Others stand for meetings.
+        .filter(|(comm_number, _)| *comm_number >= 0)
         .map(|(comm_number, facts)| {
-            let path = match facts.identity {
-                Identity::Copy(lineage) => Some(mpi::path(lineage)),
+            let path = match &facts.identity {
+                Identity::Copy(lineage) => Some(lineage.path()),
                 _ => None,
             };
             let runs = facts.group.runs().iter();
@@ -111,12 +115,12 @@ pub fn identify_communicators(tables: Vec<Vec<CommunicatorTuple>>) -> Vec<Vec<us
     recorder::identify(&tables)
 }
 
-/// Records that this rank waits for all others in a "profile" or a "trace". Gives the number of the
-/// call, for [`end_meeting`].
+/// Records that this rank waits for the others of `members`, which are ranks in `MPI_COMM_WORLD`, in a call
+/// of mpi4py's. `rule` is a sentence about who has to come there. Gives the number of the call, for
+/// [`end_meeting`].
 #[pyfunction]
-pub fn begin_meeting(name: &str) -> PyResult<u64> {
-    let unknown = || PyValueError::new_err(format!("there is no meeting {name:?}"));
-    recorder::begin_meeting(name).ok_or_else(unknown)
+pub fn begin_meeting(name: &str, rule: &str, members: Vec<i32>) -> u64 {
+    recorder::begin_meeting(name, rule, members.into_iter().collect())
 }
 
 /// Records that it does not wait any more.

@@ -25,7 +25,7 @@ pub fn flush_trace(py: Python<'_>) -> Option<(u64, u64)> {
     py.detach(trace::flush).map(counts)
 }
 
-/// Has no more calls be written, for this reason.
+/// Stops the writing of calls, for this reason.
 #[pyfunction]
 pub fn give_up_trace(py: Python<'_>, reason: &str) {
     py.detach(|| trace::give_up(reason));

@@ -21,7 +21,7 @@ impl Instant {
 
 static IS_EXACT: AtomicBool = AtomicBool::new(false);
 
-/// Has records made from now on tell the exact time, or that of the last tick.
+/// Sets whether records made from now on have the exact time, or the time of the last tick.
 pub fn set_exact(exact: bool) {
     IS_EXACT.store(exact, Ordering::Relaxed);
 }

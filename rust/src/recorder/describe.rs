@@ -5,7 +5,7 @@ use std::fmt;
 use super::operation::{Operation, Shown, Side};
 use super::ring::{Array, Record};
 use super::tables::{
-    Message, Messages, call_site, communicator_facts, eager_line, is_proc_null, messages,
+    Message, Messages, call_site, communicator_facts, is_proc_null, line_in_progress, messages,
 };
 use crate::mpi::PredefinedOp;
 use crate::xla::data_type_name;
@@ -58,9 +58,11 @@ impl Record {
     /// The Python line of the call: `None` if it is not known, empty for an eager call whose line
     /// was not told.
     pub fn line(&self) -> Option<String> {
-        let line = call_site(self.attribute("call_site")?)?;
-        let is_eager = line.is_empty() && self.end.is_none();
-        Some(if is_eager { eager_line() } else { line })
+        let site = self.attribute("call_site")?;
+        match self.end {
+            None => line_in_progress(site),
+            Some(_) => call_site(site),
+        }
     }
 
     /// The messages that the call sends and receives.
@@ -101,12 +103,12 @@ impl Record {
             .into_iter()
             .map(|message| ("from", message));
         let all: Vec<_> = to.chain(from).collect();
-        words.extend(all.iter().take(MOST_MESSAGES).map(|(way, message)| {
+        words.extend(all.iter().take(MAX_MESSAGES).map(|(way, message)| {
             let (peer, tag) = (peer(message.rank), tag_in_words(message.tag));
             format!("{way} {peer} with {tag}")
         }));
-        if all.len() > MOST_MESSAGES {
-            words.push(format!("{} more messages", all.len() - MOST_MESSAGES));
+        if all.len() > MAX_MESSAGES {
+            words.push(format!("{} more messages", all.len() - MAX_MESSAGES));
         }
         // What differs between processes by design is that of this one.
         let arrays: Vec<Array> = match (self.operation.shown, self.sent, self.received) {
@@ -121,7 +123,7 @@ impl Record {
 }
 
 /// How many messages of a call are listed.
-const MOST_MESSAGES: usize = 8;
+const MAX_MESSAGES: usize = 8;
 
 fn tag_in_words(tag: i64) -> String {
     if tag >= 0 {
@@ -159,6 +161,9 @@ fn peer(rank: i64) -> String {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.name())?;
+        if self.operation.rule.is_some() {
+            return Ok(());
+        }
         if self.sequence > 0 {
             write!(f, " #{}", self.sequence)?;
         }

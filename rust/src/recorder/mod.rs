@@ -26,7 +26,7 @@ pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{communicator_name, operator_name};
 pub use group::{Group, RankRun};
 pub use identify::{CommunicatorEntry, identify};
-pub use meeting::{begin_meeting, end_meeting};
+pub use meeting::{begin_meeting, end_meeting, meetings_of};
 pub use operation::{Operation, Scope, Shown, Side};
 pub use reader::Reader;
 pub use ring::{

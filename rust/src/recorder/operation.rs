@@ -64,6 +64,8 @@ pub struct Operation {
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
+    /// Of a meeting in Python: a sentence for users about who has to come there.
+    pub rule: Option<&'static str>,
     /// How many attributes its records keep: the first ones, in XLA's order, which every call has. No other
     /// is ever asked for.
     pub attribute_limit: usize,
@@ -86,6 +88,7 @@ impl Operation {
             has_counts_of_pairs: false,
             shown: Shown::First,
             waits_for: None,
+            rule: None,
             attribute_limit: ATTRIBUTES,
             attributes: OnceLock::new(),
         }

@@ -157,7 +157,7 @@ const NO_LIMIT: u64 = u64::MAX;
 /// The limit while the reader of all calls comes to nothing, so that none waits for it.
 const STALLED: u64 = NO_LIMIT - 1;
 
-/// Has so many calls be kept, at least. This has to be said before the first call.
+/// Sets the least number of calls that are kept. This has to be said before the first call.
 pub fn set_capacity(calls: usize) {
     CAPACITY.store(calls.next_power_of_two(), Relaxed);
 }
@@ -290,7 +290,7 @@ pub trait Recordable {
     fn received(&self) -> Option<(i32, i64)> {
         None
     }
-    /// Shows so many attributes, the first ones, with their indices.
+    /// Shows the first `count` attributes, with their indices.
     fn integers(&self, count: usize, see: impl FnMut(usize, i64));
     /// The names of all attributes. Those of `comm_number` and `call_site` have a meaning.
     fn attribute_names(&self) -> Vec<String>;
@@ -324,12 +324,22 @@ pub fn begin(
     call: &impl Recordable,
     communicator: i64,
 ) -> Recording {
-    let (slot, id) = Ring::get().next();
     let sequence = if operation.is_collective() {
         next_on(communicator)
     } else {
         0
     };
+    begin_at(operation, call, sequence)
+}
+
+/// Records that a call begins, which has this position among the collective ones, or 0.
+#[inline(always)]
+pub(super) fn begin_at(
+    operation: &'static Operation,
+    call: &impl Recordable,
+    sequence: u64,
+) -> Recording {
+    let (slot, id) = Ring::get().next();
     slot.sequence.store(sequence, Relaxed);
     slot.operation
         .store(ptr::from_ref(operation).cast_mut(), Relaxed);

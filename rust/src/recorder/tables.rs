@@ -12,7 +12,7 @@ use crate::mpi::Lineage;
 use crate::xla::computed_position;
 
 /// By what a process can say which communicator of other processes one of its own is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Identity {
     /// The default communicator.
     Default,
@@ -22,6 +22,8 @@ pub enum Identity {
     Copy(Lineage),
     /// One that XLA has made, by its index among those of the same processes.
     Jax(usize),
+    /// None, but a place where these processes wait for each other, by its name.
+    Meeting,
     /// By nothing but the processes that it has.
     #[default]
     Unknown,
@@ -130,12 +132,14 @@ struct Tables {
     /// The call sites in the order in which their lines became known.
     sites_in_order: Vec<i64>,
     eager_line: String,
+    /// The lines of the last eager calls of programs whose call sites are known.
+    eager_lines: HashMap<i64, String>,
 }
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
 
 /// How many lines of a call site are kept: programs that are equal but for their lines share it.
-const MOST_LINES: usize = 4;
+const MAX_LINES: usize = 4;
 
 fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {
     body(lock(&TABLES).get_or_insert_default())
@@ -166,14 +170,16 @@ pub fn world_rank(communicator: i64, rank: i32) -> Option<i32> {
     })
 }
 
-/// Says which line the eager call that begins now comes from.
-pub fn set_eager_line(line: &str) {
-    with_tables(|tables| line.clone_into(&mut tables.eager_line));
-}
-
-/// The line of the eager call that began last, if it was told.
-pub fn eager_line() -> String {
-    with_tables(|tables| tables.eager_line.clone())
+/// Says which line the eager call that begins now comes from: of a program with these call sites, or,
+/// without any, of one that is not known.
+pub fn set_eager_line(line: &str, sites: &[i64]) {
+    with_tables(|tables| {
+        if sites.is_empty() {
+            line.clone_into(&mut tables.eager_line);
+        }
+        let lines = sites.iter().map(|site| (*site, line.to_owned()));
+        tables.eager_lines.extend(lines);
+    });
 }
 
 /// Says which Python line a call in a compiled program comes from. An empty one says that the
@@ -181,7 +187,7 @@ pub fn eager_line() -> String {
 pub fn set_call_site(site: i64, line: &str) {
     with_tables(|tables| {
         let lines = tables.call_sites.entry(site).or_default();
-        if lines.len() < MOST_LINES && !lines.iter().any(|known| known == line) {
+        if lines.len() < MAX_LINES && !lines.iter().any(|known| known == line) {
             lines.push(line.to_owned());
             tables.sites_in_order.push(site);
         }
@@ -215,7 +221,7 @@ pub fn messages(site: i64, is_running: bool) -> Option<Messages> {
     })
 }
 
-/// The call sites that have become known after the first so many, and their lines as of now.
+/// The call sites that have become known after the first `count`, and their lines as of now.
 pub fn call_sites_since(count: usize) -> Vec<(i64, String)> {
     with_tables(|tables| {
         let sites = tables.sites_in_order.get(count..).unwrap_or_default();
@@ -237,6 +243,21 @@ pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
 /// several. It is empty for an eager call.
 pub fn call_site(site: i64) -> Option<String> {
     with_tables(|tables| Some(either(tables.call_sites.get(&site)?)))
+}
+
+/// The Python line of a call in progress: of an eager one that of the last call of its program, or of
+/// any program.
+pub fn line_in_progress(site: i64) -> Option<String> {
+    with_tables(|tables| {
+        let lines = tables.call_sites.get(&site)?;
+        let line = tables.eager_lines.get(&site).cloned();
+        let line = line.unwrap_or_else(|| either(lines));
+        Some(if line.is_empty() {
+            tables.eager_line.clone()
+        } else {
+            line
+        })
+    })
 }
 
 /// A function that finds the Python line of a thread in a call, by the system's number for it. It may
@@ -271,5 +292,20 @@ mod tests {
         }
         assert_eq!(call_site(-5).unwrap(), "a.py:1 or b.py:2 or d");
         assert_eq!(call_site(-6), None);
+    }
+
+    #[test]
+    fn an_eager_call_has_the_line_that_was_told_last() {
+        set_call_site(-7, "");
+        set_eager_line("a.py:1", &[]);
+        assert_eq!(line_in_progress(-7).unwrap(), "a.py:1");
+        for line in ["b.py:2", "c.py:3"] {
+            set_call_site(-7, line);
+            set_eager_line(line, &[-7, -8]);
+        }
+        set_eager_line("d.py:4", &[]);
+        assert_eq!(line_in_progress(-7).unwrap(), "c.py:3");
+        assert_eq!(call_site(-7).unwrap(), "b.py:2 or c.py:3");
+        assert_eq!(line_in_progress(-8), None);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::clocks::{Clocks, MOST_NANOSECONDS};
+use super::clocks::{Clocks, MAX_NANOSECONDS};
 use super::error::{Result, TimelineError};
 use super::run::{Process, RunFacts};
 use crate::trace::{self, Entry, SIZE};
@@ -65,11 +65,7 @@ impl<'a> CallReader<'a> {
             let Some(entry) = self.entries.pop_front() else {
                 return Ok(None);
             };
-            let offset = trace::offset(self.shown);
             self.shown += 1;
-            if let Some(problem) = self.problem(&entry) {
-                return Err(TimelineError::at(&self.path, offset, problem));
-            }
             let clocks = &self.process.clocks;
             let call = TimedCall {
                 begin: clocks.shifted(entry.begin),
@@ -91,7 +87,7 @@ impl<'a> CallReader<'a> {
         if usize::from(entry.operation) >= operations {
             return Some(format!("operation {} of {operations}", entry.operation));
         }
-        if begin == 0 || begin >= MOST_NANOSECONDS || end >= MOST_NANOSECONDS {
+        if begin == 0 || begin >= MAX_NANOSECONDS || end >= MAX_NANOSECONDS {
             return Some(format!("a call from {begin} ns to {end} ns"));
         }
         if end != 0 && end < begin {
@@ -107,9 +103,28 @@ impl<'a> CallReader<'a> {
 
     fn read(&mut self) -> Result<()> {
         let entries = trace::read(&self.path, self.shown, self.capacity);
-        self.entries = entries
-            .map_err(|error| TimelineError::of(&self.path, error))?
-            .into();
+        let mut entries = entries.map_err(|error| TimelineError::of(&self.path, error))?;
+        for (position, entry) in (self.shown..).zip(&entries) {
+            if let Some(problem) = self.problem(entry) {
+                return Err(TimelineError::at(
+                    &self.path,
+                    trace::offset(position),
+                    problem,
+                ));
+            }
+        }
+        // A thread that takes its place among the calls may be stopped before it looks at the clock: its
+        // call began no later than those with later places.
+        let mut latest = u64::MAX;
+        for entry in entries.iter_mut().rev() {
+            latest = latest.min(entry.begin);
+            entry.begin = latest;
+        }
+        // The last ones are read again, with those that follow them.
+        if entries.len() == self.capacity {
+            entries.truncate(self.capacity * 7 / 8);
+        }
+        self.entries = entries.into();
         self.is_over = self.entries.is_empty();
         Ok(())
     }
@@ -117,7 +132,7 @@ impl<'a> CallReader<'a> {
 
 /// The calls in a file that began at this time or later and are over, with the times of rank 0's clock.
 pub fn read_calls(path: &Path, begin: u64, clocks: &Clocks) -> io::Result<Vec<Entry>> {
-    /// So many are read at a time.
+    /// Number of entries that are read at a time.
     const CHUNK: usize = 1 << 14;
     let (mut calls, mut shown) = (Vec::new(), 0);
     loop {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// The largest time in a trace: some centuries, so that sums do not overflow.
-pub(super) const MOST_NANOSECONDS: u64 = 1 << 62;
+pub(super) const MAX_NANOSECONDS: u64 = 1 << 62;
 
 /// A comparison of a process's clock with rank 0's, in nanoseconds.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -19,7 +19,7 @@ pub struct ClockComparison {
 impl ClockComparison {
     /// Whether sums of its numbers stay in range.
     pub(super) fn is_plausible(&self) -> bool {
-        let largest = MOST_NANOSECONDS;
+        let largest = MAX_NANOSECONDS;
         let is_small = |nanoseconds: i64| nanoseconds.unsigned_abs() < largest;
         is_small(self.at) && is_small(self.offset) && (0..largest as i64).contains(&self.error)
     }

@@ -21,15 +21,15 @@ const COMPILES: u16 = 100;
 const EAGER_CALLS: u16 = 200;
 const CALLS: u16 = 300;
 /// How many tracks there are of each at most.
-const MOST_SLOTS: usize = 99;
+const MAX_SLOTS: usize = 99;
 
 /// The name of the rest of a call that has waited.
 const REST: &str = "moves bytes";
 
 /// How many descriptions of calls are kept.
-const MOST_DETAILS: usize = 1 << 14;
+const MAX_DETAILS: usize = 1 << 14;
 /// How many calls wait for others to be matched.
-const MOST_PENDING: usize = 1 << 20;
+const MAX_PENDING: usize = 1 << 20;
 
 /// A call that is drawn when it is known whom it waited for.
 struct Pending<'a> {
@@ -145,7 +145,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         slot: usize,
         name: &str,
     ) -> io::Result<Track> {
-        let slot = slot.min(MOST_SLOTS) as u16;
+        let slot = slot.min(MAX_SLOTS) as u16;
         let name = match slot {
             0 => name.into(),
             _ => format!("{name} ({})", slot + 1),
@@ -228,7 +228,7 @@ impl<'a, W: Write> Drawing<'a, W> {
             return self.draw(&pending);
         }
         self.pending.insert(call_id, pending);
-        if self.pending.len() > MOST_PENDING
+        if self.pending.len() > MAX_PENDING
             && let Some((_, oldest)) = self.pending.pop_first()
         {
             if let Some(key) = &oldest.collective {
@@ -472,7 +472,7 @@ impl<'a, W: Write> Drawing<'a, W> {
         for (name, value) in arguments(&self.run.facts, process, &call.entry) {
             self.writer.annotate(&mut details, name, &value);
         }
-        if self.details.len() > MOST_DETAILS {
+        if self.details.len() > MAX_DETAILS {
             self.details.clear();
         }
         self.details.insert(key, details.clone());

@@ -123,8 +123,8 @@ pub(super) struct MessageMatcher {
     count: usize,
 }
 
-/// After so many messages that nobody has received, the oldest to a process is forgotten.
-const MOST_WAITING: usize = 1 << 22;
+/// Number of unreceived messages after which the oldest one to a process is forgotten.
+const MAX_WAITING: usize = 1 << 22;
 
 impl MessageMatcher {
     /// Adds a message.
@@ -133,7 +133,7 @@ impl MessageMatcher {
         let sent = queues.sent.entry(message.rank).or_default();
         sent.push(message.tag, message);
         self.count += 1;
-        if self.count > MOST_WAITING {
+        if self.count > MAX_WAITING {
             sent.take(ANY_TAG);
             self.count -= 1;
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::clocks::{ClockComparison, Clocks, MOST_NANOSECONDS};
+use super::clocks::{ClockComparison, Clocks, MAX_NANOSECONDS};
 use super::error::{Result, TimelineError};
 use super::rules::Pattern;
 use crate::diagnosis::Ranks;
@@ -83,7 +83,7 @@ impl RunFacts {
         entry.sequence == 0 || self.pattern(entry) == Pattern::Neighborhood
     }
 
-    /// The name of a data type, and the bytes of so many elements.
+    /// The name of a data type, and the bytes of `count` elements.
     pub(super) fn array(&self, dtype: u8, count: i64) -> (&str, i64) {
         let known = self.dtypes.get(&dtype.to_string());
         known.map_or(("?", 0), |(name, size)| {
@@ -231,7 +231,7 @@ impl Reading {
         })?;
         let beginning: Beginning =
             beginning.ok_or_else(|| TimelineError::of(path, "the file has no beginning"))?;
-        if beginning.started >= MOST_NANOSECONDS {
+        if beginning.started >= MAX_NANOSECONDS {
             return Err(TimelineError::of(
                 path,
                 format!("it started at {} ns", beginning.started),
@@ -361,7 +361,7 @@ impl Run {
     /// How exact the times are, line by line.
     pub(super) fn about(&self) -> Vec<String> {
         let of_each: Vec<_> = self.processes.iter().map(Process::about).collect();
-        if of_each.len() <= MOST_LINES {
+        if of_each.len() <= MAX_LINES {
             return self
                 .processes
                 .iter()
@@ -381,10 +381,10 @@ impl Run {
         kinds.sort_by_key(|((is_incomplete, _), ranks)| (!is_incomplete, ranks.first()));
         let mut lines: Vec<_> = kinds
             .iter()
-            .take(MOST_LINES)
+            .take(MAX_LINES)
             .map(|((_, about), ranks)| format!("{ranks}: {about}"))
             .collect();
-        let untold = kinds.iter().skip(MOST_LINES);
+        let untold = kinds.iter().skip(MAX_LINES);
         let untold: usize = untold.map(|(_, ranks)| ranks.len()).sum();
         if untold != 0 {
             let errors = self.processes.iter().filter_map(|each| each.clocks.error());
@@ -398,7 +398,7 @@ impl Run {
 }
 
 /// How many lines there are about the processes.
-const MOST_LINES: usize = 16;
+const MAX_LINES: usize = 16;
 
 /// The files of a run, by rank.
 fn paths(folder: &Path) -> Result<BTreeMap<u32, PathBuf>> {
@@ -499,7 +499,7 @@ impl Process {
                 Line::Eager(span) => (true, span),
                 _ => return Ok(()),
             };
-            let largest = MOST_NANOSECONDS as i64;
+            let largest = MAX_NANOSECONDS as i64;
             if !(0 <= span.begin && span.begin <= span.end && span.end < largest) {
                 let reason = format!("from {} ns to {} ns", span.begin, span.end);
                 return Err(TimelineError::at(&self.path, offset, reason));

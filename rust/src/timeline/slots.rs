@@ -37,8 +37,8 @@ pub(super) struct NestingSlots {
     outermost: Vec<VecDeque<Range<i64>>>,
 }
 
-/// So many things within another one are known.
-const MOST_INNER: usize = 256;
+/// Number of things kept on a track, to see whether a later one is around some of them.
+const MAX_INNER: usize = 256;
 
 impl NestingSlots {
     /// The first track with room.
@@ -50,7 +50,7 @@ impl NestingSlots {
                 .find(|inner| inner.start <= times.start);
             outside.is_none_or(|other| other.end < times.start)
                 // Those before the first one are not known any more.
-                && (outside.is_some() || outermost.len() < MOST_INNER)
+                && (outside.is_some() || outermost.len() < MAX_INNER)
         };
         let free = self.outermost.iter().position(has_room);
         let track = free.unwrap_or(self.outermost.len());
@@ -65,7 +65,7 @@ impl NestingSlots {
             outermost.pop_back();
         }
         outermost.push_back(times.clone());
-        if outermost.len() > MOST_INNER {
+        if outermost.len() > MAX_INNER {
             outermost.pop_front();
         }
         track

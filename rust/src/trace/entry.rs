@@ -94,7 +94,7 @@ pub fn offset(index: u64) -> u64 {
     HEADER as u64 + index * SIZE as u64
 }
 
-/// Reads so many entries of a file, or those that there are, from the one with the index `first` on.
+/// Reads `count` entries of a file, or as many as there are, from the one with the index `first` on.
 /// A process that was killed before its first call has none, and perhaps no file.
 pub fn read(path: &Path, first: u64, count: usize) -> io::Result<Vec<Entry>> {
     let mut file = match File::open(path) {

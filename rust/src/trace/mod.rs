@@ -211,7 +211,7 @@ pub fn flush() -> Option<Summary> {
     Some(trace.summary())
 }
 
-/// Has no more calls be written, as something that belongs to the trace can't be.
+/// Stops the writing of calls, as something that belongs to the trace can't be written.
 pub fn give_up(reason: &str) {
     if let Some(trace) = lock(&TRACE).as_mut() {
         trace.give_up(reason);

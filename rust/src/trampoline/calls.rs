@@ -11,7 +11,7 @@ use super::table::{HANDLES, THREAD_MULTIPLE, TrampolineAbi, set_served};
 use crate::mpi::calls::{Mpi, check};
 use crate::mpi::{Abi, OwnStatus, RecvBuffer, SendBuffer, is_available};
 
-/// Has the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
+/// Makes the MPI that is bound answer jaxlib. `handles` are mpi4py's numbers for those in
 /// [`HANDLES`]: as `COMM_WORLD` the communicator that JAX's processes are those of, on which
 /// nobody else communicates. `members` are the ranks of these in `MPI_COMM_WORLD`, and `rank` is
 /// that of this process among them. MPI was initialised with `MPI_THREAD_MULTIPLE`.
@@ -53,7 +53,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             // SAFETY: the caller has a block, and room for one of each process.
             let (send, recv) = unsafe {
                 (
-                    Self::block(send, send_count, send_type),
+                    Self::block(send, send_count.into(), send_type),
                     RecvBuffer::new(recv, all, recv_type),
                 )
             };
@@ -76,7 +76,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             // SAFETY: the caller has so many elements, and room for as many.
             let (send, recv) = unsafe {
                 (
-                    Self::operand(send, recv, count, datatype),
+                    Self::operand(send, recv, count.into(), datatype),
                     RecvBuffer::new(recv, count.into(), datatype),
                 )
             };
@@ -234,6 +234,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         };
         // SAFETY: the caller has a count for each process.
         let counts = unsafe { slice::from_raw_parts(recv_counts, size) };
+        let counts: Vec<i64> = counts.iter().copied().map(i64::from).collect();
         let count = counts.iter().sum();
         let arguments = CallArguments::sending(datatype, count).with_op(op);
         self.call(&records::REDUCE_SCATTER, comm, arguments, |mpi| {
@@ -243,14 +244,16 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             let (send, recv) = unsafe {
                 (
                     Self::operand(send, recv, count, datatype),
-                    RecvBuffer::new(recv, own.into(), datatype),
+                    RecvBuffer::new(recv, own, datatype),
                 )
             };
-            let counts: Vec<i64> = counts.iter().copied().map(i64::from).collect();
-            let longest = counts.iter().copied().max().unwrap_or(0);
-            let op = self.operator(op);
-            mpi.blocking(identity)
-                .reduce_scatter(send, recv, counts, longest, &op)
+            let (op, caller) = (self.operator(op), mpi.blocking(identity));
+            let is_large = count > mpi.count_limit();
+            if is_large && counts.iter().all(|other| *other == own) {
+                // Open MPI 5.0 adds the counts of the other function up in an int.
+                return caller.reduce_scatter_block(send, recv, &op);
+            }
+            caller.reduce_scatter(send, recv, counts, &op)
         })
     }
 
@@ -278,7 +281,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             // SAFETY: the caller has so many elements, and room for those that come.
             let (send, recv) = unsafe {
                 (
-                    Self::block(send, send_count, send_type),
+                    Self::block(send, send_count.into(), send_type),
                     RecvBuffer::new(recv, recv_count.into(), recv_type),
                 )
             };

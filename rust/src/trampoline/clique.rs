@@ -26,11 +26,11 @@ const CLASS: &[u8] = b"N3xla3cpu12CpuCliqueKeyE\0";
 const SEARCHED: usize = 32 * 1024;
 
 /// More devices than XLA has ever had.
-const MOST_DEVICES: usize = 1 << 20;
+const MAX_DEVICES: usize = 1 << 20;
 
 /// The numbers of all devices of the communicator for which this thread asks with a color and a key.
-/// `None` if they are not found, or if it is not clear which they are. jaxlib keeps each number in so
-/// many bytes.
+/// `None` if they are not found, or if it is not clear which they are. jaxlib keeps each number in `bytes`
+/// bytes.
 pub fn devices(color: i64, key: usize, bytes: usize) -> Option<Vec<i64>> {
     let here = 0usize;
     let stack = words(&read((&raw const here).addr(), SEARCHED));
@@ -66,7 +66,7 @@ fn is_clique(table: usize) -> bool {
 /// The numbers between two addresses, if they are there.
 fn numbers(begin: usize, end: usize, bytes: usize) -> Option<Vec<i64>> {
     let length = end.checked_sub(begin)?;
-    if length == 0 || length % bytes != 0 || length / bytes > MOST_DEVICES {
+    if length == 0 || length % bytes != 0 || length / bytes > MAX_DEVICES {
         return None;
     }
     let content = read(begin, length);
@@ -84,7 +84,7 @@ fn words(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// So many bytes of this process's memory, or as many as can be read.
+/// The `length` bytes of this process's memory from `address` on, or as many as can be read.
 #[cfg(target_os = "linux")]
 fn read(address: usize, length: usize) -> Vec<u8> {
     use std::ffi::c_void;
@@ -92,8 +92,8 @@ fn read(address: usize, length: usize) -> Vec<u8> {
 
     /// The least size of a page. What is read in one piece is mapped or not.
     const PAGE: usize = 4096;
-    /// Linux takes so many pieces at once (`IOV_MAX`).
-    const MOST_PIECES: usize = 1024;
+    /// Number of pieces that Linux takes at once (`IOV_MAX`).
+    const MAX_PIECES: usize = 1024;
 
     let end = address.saturating_add(length);
     let mut bytes = vec![0; end - address];
@@ -101,7 +101,7 @@ fn read(address: usize, length: usize) -> Vec<u8> {
     while begin < end {
         let mut pieces = Vec::new();
         let mut at = begin;
-        while at < end && pieces.len() < MOST_PIECES {
+        while at < end && pieces.len() < MAX_PIECES {
             let next = (at | (PAGE - 1)).saturating_add(1).min(end);
             pieces.push(libc::iovec {
                 iov_base: at as *mut c_void,

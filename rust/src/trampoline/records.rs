@@ -55,7 +55,7 @@ pub fn data_type(datatype: usize) -> Option<XLA_FFI_DataType> {
     Some(*dtype)
 }
 
-fn array(datatype: usize, count: c_int) -> Option<(XLA_FFI_DataType, i64)> {
+fn array(datatype: usize, count: impl Into<i64>) -> Option<(XLA_FFI_DataType, i64)> {
     Some((data_type(datatype)?, count.into()))
 }
 
@@ -78,7 +78,7 @@ pub struct CallArguments {
 }
 
 impl CallArguments {
-    pub fn sending(datatype: usize, count: c_int) -> Self {
+    pub fn sending(datatype: usize, count: impl Into<i64>) -> Self {
         Self {
             sent: array(datatype, count),
             ..Self::default()

@@ -152,11 +152,11 @@ impl<A: Abi> Served<A> {
     pub(super) unsafe fn operand<'b>(
         send: *const c_void,
         recv: *mut c_void,
-        count: c_int,
+        count: i64,
         datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send == recv.cast_const() {
-            SendBuffer::in_place(count.into(), datatype)
+            SendBuffer::in_place(count, datatype)
         } else {
             // SAFETY: the caller's promise.
             unsafe { Self::block(send, count, datatype) }
@@ -169,14 +169,14 @@ impl<A: Abi> Served<A> {
     /// The elements are there, or marked to be in place, and nobody writes to them for `'b`.
     pub(super) unsafe fn block<'b>(
         send: *const c_void,
-        count: c_int,
+        count: i64,
         datatype: SizedDatatype,
     ) -> SendBuffer<'b> {
         if send.addr() == IN_PLACE {
-            SendBuffer::in_place(count.into(), datatype)
+            SendBuffer::in_place(count, datatype)
         } else {
             // SAFETY: the caller's promise.
-            unsafe { SendBuffer::new(send, count.into(), datatype) }
+            unsafe { SendBuffer::new(send, count, datatype) }
         }
     }
 
@@ -368,7 +368,7 @@ impl<A: Abi> Served<A> {
             return check_available().err().map(|error| error.message);
         }
         let below = |first: c_int| {
-            let index = usize::try_from(first - code).ok()?;
+            let index = usize::try_from(first.checked_sub(code)?).ok()?;
             self.communicators.get(index)
         };
         if let Some(of_jax) = below(REPORTED) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Has jaxlib's MPItrampoline, in the library at `path`, look for the library that the environment
+/// Makes jaxlib's MPItrampoline, in the library at `path`, look for the library that the environment
 /// names now. It has looked when it was loaded, and has found nothing then: MPItrampoline has a
 /// function for programs that decide later, which jaxlib does not show to others.
 pub fn start(path: &Path) -> Result<(), String> {
@@ -34,7 +34,7 @@ mod linux {
         let identity = identity_of(path);
         let is_it = |library: &Library| identity_of(library.path) == identity;
         let (base, parts) = loaded::find(|library| {
-            is_it(library).then(|| (library.base, library.parts(libc::PT_LOAD)))
+            is_it(library).then(|| (library.base, library.segments(libc::PT_LOAD)))
         })
         .ok_or_else(|| format!("{shown} is not loaded"))?;
         let names = ["mpitrampoline_init", "did_init_mpitrampoline"];

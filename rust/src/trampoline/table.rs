@@ -5,16 +5,21 @@
 //! MPI is known.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use super::status::{STATUS_IGNORE, TrampolineStatus};
+use crate::error::Error;
+use crate::lock::lock;
 use crate::log;
 use crate::mpi::exit_at_once;
 
 macro_rules! table {
     (
-        calls { $($symbol:ident = $call:ident ( $($argument:ident : $type:ty),* $(,)? );)* }
+        calls { $($after_panic:ident {
+            $($symbol:ident = $call:ident ( $($argument:ident : $type:ty),* $(,)? );)*
+        })* }
         missing { $($missing:ident)* }
         missing_without_code { $($number:ident)* ; $($seconds:ident)* }
         missing_extensions { $($extension:ident)* }
@@ -24,23 +29,23 @@ macro_rules! table {
     ) => {
         /// The functions that jaxlib calls, in the ABI of the MPI that is bound.
         pub(super) trait TrampolineAbi: Send + Sync {
-            $(
+            $($(
                 /// # Safety
                 /// The arguments are those of MPI's function, with handles as numbers.
                 unsafe fn $call(&self, $($argument: $type),*) -> c_int;
-            )*
+            )*)*
 
             /// MPI's own text for an error code.
             fn error_text(&self, code: c_int) -> String;
         }
 
-        $(const _: () = {
+        $($(const _: () = {
             #[unsafe(export_name = concat!("MPIABI_", stringify!($symbol)))]
             unsafe extern "C" fn call($($argument: $type),*) -> c_int {
                 // SAFETY: jaxlib calls this as MPI's function.
-                SERVED.get().map_or_else(unserved, |mpi| unsafe { mpi.$call($($argument),*) })
+                answer($after_panic, |mpi| unsafe { mpi.$call($($argument),*) })
             }
-        };)*
+        };)*)*
 
         /// The functions that exist in name only.
         pub(super) const MISSING: &[&str] = &[
@@ -97,21 +102,52 @@ macro_rules! missing {
 /// The MPI that answers, once it is known.
 static SERVED: OnceLock<Box<dyn TrampolineAbi>> = OnceLock::new();
 
-/// Has this MPI answer from now on, unless another one does already.
+/// Makes this MPI answer from now on, unless another one does already.
 pub(super) fn set_served(mpi: Box<dyn TrampolineAbi>) {
     let _ = SERVED.set(mpi);
 }
 
-/// XLA does not look at the error codes of most functions, and would use what they have not
-/// written.
+/// Calls the MPI that is bound. A panic, which may not leave a C function, becomes an error code by
+/// `after_panic`.
+fn answer(
+    after_panic: fn(Error) -> c_int,
+    call: impl FnOnce(&dyn TrampolineAbi) -> c_int,
+) -> c_int {
+    let Some(mpi) = SERVED.get() else {
+        end("mpi4jax: JAX's collectives want MPI, which they get from \
+             mpi4jax.distributed.initialize(): call it before JAX is used")
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(&**mpi)));
+    outcome.unwrap_or_else(|panic| after_panic(Error::of_panic(&*panic)))
+}
+
+/// Ends the process. XLA does not look at the error codes of most functions, and would use what they
+/// have not written.
 #[cold]
-fn unserved() -> c_int {
-    log::print_error(
-        "mpi4jax: JAX's collectives want MPI, which they get from \
-         mpi4jax.distributed.initialize(): call it before JAX is used\n",
-    );
+fn end(reason: &str) -> ! {
+    log::print_error(&format!("{reason}\n"));
     exit_at_once(1)
 }
+
+/// After a panic in a function whose error code XLA makes an error of: gives the code.
+#[cold]
+fn refuse(panic: Error) -> c_int {
+    *lock(&PANIC) = panic.message;
+    PANICKED
+}
+
+/// After a panic in a function whose error code XLA ignores.
+#[cold]
+fn exit(panic: Error) -> c_int {
+    end(&panic.message)
+}
+
+/// Text for [`PANICKED`].
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+/// Error code of a call in which the core panicked: below those of missing functions.
+const PANICKED: c_int = -(1 << 14);
+const _: () = assert!(MISSING.len() < 1 << 14);
 
 /// The codes of errors of our own are below 0, where MPI has none. They count down from here.
 const FIRST_MISSING: c_int = -1;
@@ -135,6 +171,7 @@ fn error_text(code: c_int) -> String {
     let missing = usize::try_from(FIRST_MISSING - code).ok();
     match (missing.and_then(|index| MISSING.get(index)), SERVED.get()) {
         (Some(function), _) => text_of_missing(function),
+        (None, _) if code == PANICKED => lock(&PANIC).clone(),
         (None, Some(mpi)) => mpi.error_text(code),
         (None, None) => format!("error {code}"),
     }
@@ -160,8 +197,10 @@ unsafe fn give_text(text: &str, room: *mut c_char, length: *mut c_int) {
 /// `MPIABI_Error_string`, which says what a missing function is called, too.
 #[unsafe(export_name = "MPIABI_Error_string")]
 unsafe extern "C" fn error_string(code: c_int, text: *mut c_char, length: *mut c_int) -> c_int {
+    let words = catch_unwind(|| error_text(code));
+    let words = words.unwrap_or_else(|panic| Error::of_panic(&*panic).message);
     // SAFETY: MPI-4.1 §9.4 has the caller give room.
-    unsafe { give_text(&error_text(code), text, length) };
+    unsafe { give_text(&words, text, length) };
     0
 }
 
@@ -231,45 +270,49 @@ pub(super) const THREAD_MULTIPLE: c_int = 3;
 
 table! {
     // What XLA's collectives call (xla/backends/cpu/collectives/mpi_*.cc, jaxlib 0.6 to 0.12), and
-    // what MPItrampoline itself does.
+    // what MPItrampoline itself does, by what follows a panic.
     calls {
-        Allgather = allgather(
-            send: *const c_void, send_count: c_int, send_type: usize,
-            recv: *mut c_void, recv_count: c_int, recv_type: usize, comm: usize,
-        );
-        Allreduce = allreduce(
-            send: *const c_void, recv: *mut c_void, count: c_int, datatype: usize,
-            op: usize, comm: usize,
-        );
-        Comm_free = comm_free(comm: *mut usize);
-        Comm_rank = comm_rank(comm: usize, rank: *mut c_int);
-        Comm_size = comm_size(comm: usize, size: *mut c_int);
-        Comm_split = comm_split(comm: usize, color: c_int, key: c_int, new_comm: *mut usize);
-        Finalize = finalize();
-        Init_thread = init_thread(
-            count: *mut c_int, arguments: *mut *mut *mut c_char, required: c_int,
-            provided: *mut c_int,
-        );
-        Irecv = irecv(
-            buffer: *mut c_void, count: c_int, datatype: usize, source: c_int, tag: c_int,
-            comm: usize, request: *mut usize,
-        );
-        Is_thread_main = is_thread_main(flag: *mut c_int);
-        Isend = isend(
-            buffer: *const c_void, count: c_int, datatype: usize, dest: c_int, tag: c_int,
-            comm: usize, request: *mut usize,
-        );
-        Reduce_scatter = reduce_scatter(
-            send: *const c_void, recv: *mut c_void, recv_counts: *const c_int,
-            datatype: usize, op: usize, comm: usize,
-        );
-        Sendrecv = sendrecv(
-            send: *const c_void, send_count: c_int, send_type: usize, dest: c_int,
-            send_tag: c_int,
-            recv: *mut c_void, recv_count: c_int, recv_type: usize, source: c_int,
-            recv_tag: c_int, comm: usize, status: *mut TrampolineStatus,
-        );
-        Wait = wait(request: *mut usize, status: *mut TrampolineStatus);
+        refuse {
+            Allgather = allgather(
+                send: *const c_void, send_count: c_int, send_type: usize,
+                recv: *mut c_void, recv_count: c_int, recv_type: usize, comm: usize,
+            );
+            Allreduce = allreduce(
+                send: *const c_void, recv: *mut c_void, count: c_int, datatype: usize,
+                op: usize, comm: usize,
+            );
+            Irecv = irecv(
+                buffer: *mut c_void, count: c_int, datatype: usize, source: c_int, tag: c_int,
+                comm: usize, request: *mut usize,
+            );
+            Isend = isend(
+                buffer: *const c_void, count: c_int, datatype: usize, dest: c_int, tag: c_int,
+                comm: usize, request: *mut usize,
+            );
+            Reduce_scatter = reduce_scatter(
+                send: *const c_void, recv: *mut c_void, recv_counts: *const c_int,
+                datatype: usize, op: usize, comm: usize,
+            );
+            Sendrecv = sendrecv(
+                send: *const c_void, send_count: c_int, send_type: usize, dest: c_int,
+                send_tag: c_int,
+                recv: *mut c_void, recv_count: c_int, recv_type: usize, source: c_int,
+                recv_tag: c_int, comm: usize, status: *mut TrampolineStatus,
+            );
+            Wait = wait(request: *mut usize, status: *mut TrampolineStatus);
+        }
+        exit {
+            Comm_free = comm_free(comm: *mut usize);
+            Comm_rank = comm_rank(comm: usize, rank: *mut c_int);
+            Comm_size = comm_size(comm: usize, size: *mut c_int);
+            Comm_split = comm_split(comm: usize, color: c_int, key: c_int, new_comm: *mut usize);
+            Finalize = finalize();
+            Init_thread = init_thread(
+                count: *mut c_int, arguments: *mut *mut *mut c_char, required: c_int,
+                provided: *mut c_int,
+            );
+            Is_thread_main = is_thread_main(flag: *mut c_int);
+        }
     }
     missing {
         Abort Accumulate Add_error_class Add_error_code Add_error_string Allgatherv

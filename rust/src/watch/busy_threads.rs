@@ -1,21 +1,21 @@
-//! Whether threads of this process compute, other than those that wait in MPI.
+//! Detection of threads of this process that compute, other than the threads in calls of MPI.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::recorder::os_thread;
 
-/// A thread that takes this part of a core computes. One that wakes up now and then takes less.
+/// Share of a core above which a thread computes. A thread that wakes up now and then takes less.
 const BUSY: f64 = 0.01;
 
-/// A thread at the last look.
+/// State of a thread at the last look.
 struct Thread {
-    /// The seconds that it has run.
+    /// CPU time of the thread in seconds.
     seconds: f64,
-    /// Whether it was about to run.
+    /// Whether the thread ran, could run, or waited for a disk.
     is_runnable: bool,
 }
 
-/// The threads of this process.
+/// Threads of this process, as seen at the last look.
 #[derive(Default)]
 pub struct BusyThreads {
     last: f64,
@@ -23,15 +23,15 @@ pub struct BusyThreads {
 }
 
 impl BusyThreads {
-    /// Whether a thread has computed since the last look, other than some threads and those of the
-    /// core. `None` if the system does not say so.
-    pub fn look(&mut self, now: f64, but: &BTreeSet<u32>) -> Option<bool> {
+    /// Whether a thread has computed since the last look, other than the `excluded` threads and the core's
+    /// own. `None` if the system does not tell.
+    pub fn look(&mut self, now: f64, excluded: &BTreeSet<u32>) -> Option<bool> {
         let elapsed = (now - self.last).max(0.01);
         self.last = now;
         let mut is_busy = false;
         let mut known = HashMap::new();
         for thread in threads()? {
-            if but.contains(&thread) || os_thread::is_own(thread) {
+            if excluded.contains(&thread) || os_thread::is_own(thread) {
                 continue;
             }
             let Some((seconds, is_runnable)) = seconds_of(thread).zip(is_runnable(thread)) else {
@@ -61,10 +61,10 @@ fn threads() -> Option<Vec<u32>> {
     Some(folder.flatten().filter_map(id).collect())
 }
 
-/// The seconds that a thread of this process has run.
+/// CPU time in seconds of a thread of this process.
 #[cfg(target_os = "linux")]
 fn seconds_of(thread: u32) -> Option<f64> {
-    // The number of a thread's clock, as `pthread_getcpuclockid` makes it from that of the thread.
+    // `pthread_getcpuclockid` makes a thread's clock number from the thread number in this way.
     const PER_THREAD: libc::clockid_t = 4;
     const SCHEDULER: libc::clockid_t = 2;
     let clock = !(thread as libc::clockid_t) << 3 | PER_THREAD | SCHEDULER;
@@ -81,7 +81,7 @@ fn seconds_of(thread: u32) -> Option<f64> {
 #[cfg(target_os = "linux")]
 fn is_runnable(thread: u32) -> Option<bool> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-    // The name is in parentheses, and may have any signs in it.
+    // The name is in parentheses and may contain any character.
     let (_, rest) = text.rsplit_once(')')?;
     let state = rest.trim_start().chars().next()?;
     Some("RD".contains(state))
@@ -110,8 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails if a thread that computes is overlooked. Other tests may run, so that it can't be said
-    /// that none computes.
+    /// Fails if a computing thread is overlooked. The opposite can't be tested, as other tests may run.
     #[test]
     fn a_thread_that_computes_is_seen() {
         let is_over = AtomicBool::new(false);

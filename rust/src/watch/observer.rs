@@ -1,56 +1,63 @@
-//! The note of this process, as its watching thread finds it out.
+//! Observer of this process, which makes the process's note for hang reports.
 //!
-//! That a program is in a deadlock is concluded from what its processes do *not* do, for some time.
-//! So the thread keeps looking while a call takes long: where Python's threads are, and whether any
-//! other thread computes. The time that counts is the one in which it looked: a process that was
-//! stopped, or a machine that was suspended, has proven nothing meanwhile.
+//! A deadlock is concluded from what the processes do *not* do for some time. So the observer keeps
+//! looking while a call takes long: where Python's threads are, and whether another thread computes.
+//! Only time in which it looked counts: a process that was stopped, or a machine that was suspended,
+//! has proven nothing meanwhile.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
 use super::busy_threads::BusyThreads;
-use super::python_threads::{Asking, Python};
+use super::python_threads::{Asking, Making, Python};
 use super::signals;
 use super::watcher::WatchedProcess;
 use crate::diagnosis::{
-    CallNote, Collective, CommunicatorId, End, Note, Running, State, ThreadActivity, attendances,
-    group_of,
+    CallNote, Collective, CommunicatorId, CommunicatorKind, End, Note, Running, State,
+    ThreadActivity, attendances, group_of,
 };
 use crate::ops;
 use crate::recorder::{self, Group, Instant, Record, exactly_now};
 
-/// After so many seconds in a call, the process is looked at closely.
+/// Seconds in a call after which Python is asked about its threads.
 const SOON: f64 = 0.3;
-/// How often the thread asks for the state of Python's threads: in the first seconds of a call, and
-/// later.
+/// Seconds between questions to Python: in the first seconds of a call, and later.
 const INTERVAL: f64 = 0.25;
 const LATER_INTERVAL: f64 = 1.0;
 const FIRST_SECONDS: f64 = 15.0;
-/// The longest time that counts from one look to the next.
+/// Shortest and longest pause between questions to Python while there is no call.
+const IDLE_INTERVAL: (f64, f64) = (0.5, 10.0);
+/// Largest time that counts between two looks.
 const LONGEST_STEP: f64 = 0.5;
-/// If Python has not handled an interrupt after so many seconds, it can't.
+/// Seconds after which an interrupt counts as one that Python can't handle.
 const INTERRUPT_PATIENCE: f64 = 1.0;
 
-/// Looks at this process, and remembers since when it has been as it is.
+/// Observer of this process, which remembers for how long the process has been in its present state.
 #[derive(Default)]
 pub struct Observer {
     last: Instant,
-    /// The seconds in which the process was looked at.
+    /// Seconds in which the process was observed.
     now: f64,
-    /// The calls in progress, with their ages.
+    /// Recorded calls in progress, with their ages.
+    recorded: Vec<(u64, f64)>,
+    /// Recorded calls, and the call by which the main thread makes a communicator, which has no record.
     calls: Vec<(u64, f64)>,
-    /// When each call was seen first.
+    /// Time at which each call was seen first.
     seen: HashMap<u64, f64>,
+    /// Communicator that the main thread is making by mpi4py, and the times of its first and last sight.
+    making: Option<(Making, f64, f64)>,
+    /// Seconds between questions to Python while there is no call.
+    idle_interval: f64,
     asking: Asking,
-    /// The last answer of Python, and when it was asked.
+    /// Last answer of Python, with the time of the question.
     python: Option<(f64, Option<Python>)>,
     threads: BusyThreads,
-    /// A hash of all that has to stay as it is for the process to be steady, and since when it has.
+    /// Hash of the state that a steady process keeps, and the time since which it is the same.
     steady: (u64, f64),
-    /// Why it can't be excluded that something acts beside Python's threads.
+    /// Reason why something beside Python's threads may still act, if any.
     doubt: String,
-    /// When a note was asked for.
+    /// Time at which a note was requested, until Python answers.
     wanted: Option<f64>,
     interrupted: Option<f64>,
     end: Option<End>,
@@ -58,14 +65,17 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub fn new() -> Self {
+    /// Observer of a process whose calls are reported after `report_after` seconds.
+    pub fn new(report_after: f64) -> Self {
         Self {
             last: exactly_now(),
+            idle_interval: (report_after / 4.0).clamp(IDLE_INTERVAL.0, IDLE_INTERVAL.1),
             ..Self::default()
         }
     }
 
-    /// Looks at the process. `end` says how it ends, if it does, and whether it is in MPI_Finalize.
+    /// Looks at the process. `end` is how the program ends, if it does; with `has_ended`, the process is
+    /// in `MPI_Finalize`.
     pub fn look(&mut self, end: Option<End>, has_ended: bool) {
         let now = exactly_now();
         self.now += now.seconds_since(self.last).min(LONGEST_STEP);
@@ -79,23 +89,30 @@ impl Observer {
             .iter()
             .map(|id| (*id, *self.seen.get(id).unwrap_or(&self.now)))
             .collect();
-        if !ids.iter().eq(self.calls.iter().map(|(id, _)| id)) {
+        if !ids.iter().eq(self.recorded.iter().map(|(id, _)| id)) {
             self.steady = (0, self.now);
         }
         let age = |id: &u64| (*id, self.now - self.seen[id]);
-        self.calls = ids.iter().map(age).collect();
+        self.recorded = ids.iter().map(age).collect();
         self.look_at_interrupts();
         self.look_at_threads();
+        self.calls.clone_from(&self.recorded);
+        let making = self.making.iter();
+        self.calls
+            .extend(making.map(|(making, first, last)| (id_of(making), last - first)));
     }
 
-    /// The time that has passed, as far as the process was looked at.
+    /// Seconds in which the process was observed.
     pub fn now(&self) -> f64 {
         self.now
     }
 
-    /// Seconds that the oldest call has taken so far.
+    /// Age in seconds of the oldest call.
     fn oldest(&self) -> f64 {
-        self.calls.iter().map(|(_, age)| *age).fold(0.0, f64::max)
+        self.recorded
+            .iter()
+            .map(|(_, age)| *age)
+            .fold(0.0, f64::max)
     }
 
     fn look_at_interrupts(&mut self) {
@@ -104,7 +121,7 @@ impl Observer {
             return;
         }
         let since = *self.interrupted.get_or_insert(self.now);
-        let is_in_call = self.calls.iter().any(|(_, age)| self.now - age <= since);
+        let is_in_call = self.recorded.iter().any(|(_, age)| self.now - age <= since);
         let is_handled = |python: &Python| {
             !python.has_default_interrupt || python.elsewhere.iter().any(|p| p.thread.is_empty())
         };
@@ -116,10 +133,14 @@ impl Observer {
         }
     }
 
-    /// Asks where Python's threads are, and looks whether others compute, if it is of interest.
+    /// Takes Python's answer about its threads, and asks again when that is due.
     fn look_at_threads(&mut self) {
+        if self.has_ended {
+            return; // Python may not answer any more
+        }
         if let Some((when, answer)) = self.asking.poll(self.now) {
             self.judge(when, answer.as_ref());
+            self.note_making(when, answer.as_ref());
             self.python = Some((when, answer));
             self.wanted = self.wanted.filter(|wanted| *wanted > when);
         }
@@ -133,15 +154,31 @@ impl Observer {
             .python
             .as_ref()
             .map_or(f64::NEG_INFINITY, |(when, _)| *when);
-        let is_time = oldest > SOON && self.now - last >= interval;
+        let interval = match (self.recorded.is_empty(), &self.making) {
+            (true, None) => self.idle_interval,
+            (true, Some(_)) => LATER_INTERVAL,
+            (false, _) => interval,
+        };
+        let is_due = oldest > SOON || self.recorded.is_empty();
+        let is_time = is_due && self.now - last >= interval;
         if (is_time || self.wanted.is_some()) && !self.asking.is_pending() {
             self.asking.ask(self.now, self.threads_in_calls());
         }
     }
 
-    /// The records of the calls in progress.
+    /// Notes the communicator that the main thread is making, if any.
+    fn note_making(&mut self, when: f64, python: Option<&Python>) {
+        let making = python.and_then(|python| python.making.clone());
+        let first = match (&self.making, &making) {
+            (Some((known, first, _)), Some(making)) if known.call == making.call => *first,
+            _ => when,
+        };
+        self.making = making.map(|making| (making, first, when));
+    }
+
+    /// Records of the calls in progress.
     fn records(&self) -> impl Iterator<Item = Record> {
-        self.calls
+        self.recorded
             .iter()
             .filter_map(|(id, _)| recorder::record(*id))
     }
@@ -150,8 +187,8 @@ impl Observer {
         self.records().map(|record| record.thread).collect()
     }
 
-    /// Judges by an answer of Python whether the process is as it was at the last look, and whether
-    /// something may act in it.
+    /// Concludes from an answer of Python whether the process is steady, and whether something in it may
+    /// still act.
     fn judge(&mut self, when: f64, python: Option<&Python>) {
         let is_waiting = python.is_some_and(|python| python.wait_for_jax);
         let in_calls: BTreeSet<u32> = self.threads_in_calls().into_iter().collect();
@@ -161,7 +198,7 @@ impl Observer {
             (None, _) => "Python does not say what its threads do".to_owned(),
             (Some(python), _) if !python.doubt.is_empty() => python.doubt.clone(),
             (_, None) => String::new(),
-            // A thread of Python's waits for JAX: for one of the calls, if for nothing else.
+            // A Python thread waits for JAX: for a call in progress, unless one of these cases holds.
             (_, Some(None)) => "the system does not say what its threads do".to_owned(),
             (_, Some(Some(true))) => "a thread computes".to_owned(),
             _ if recorder::has_foreign_handlers() => "another package calls MPI, too".to_owned(),
@@ -169,9 +206,10 @@ impl Observer {
             _ => String::new(),
         };
         let mut hasher = DefaultHasher::new();
-        let ids: Vec<u64> = self.calls.iter().map(|(id, _)| *id).collect();
+        let ids: Vec<u64> = self.recorded.iter().map(|(id, _)| *id).collect();
+        let making = python.and_then(|python| python.making.as_ref()).map(id_of);
         let threads = python.map(|python| (&python.waiting, python.is_in_shutdown));
-        (ids, threads, &self.doubt).hash(&mut hasher);
+        (ids, threads, making, &self.doubt).hash(&mut hasher);
         let state = hasher.finish();
         let is_elsewhere = python.is_none_or(|python| !python.elsewhere.is_empty());
         if self.steady.0 != state || is_elsewhere || !self.doubt.is_empty() {
@@ -184,7 +222,7 @@ impl Observer {
         self.python.as_ref()?.1.as_ref()
     }
 
-    /// The calls that this process is in.
+    /// Running state of this process, and the groups of the communicators in it.
     fn running(&self) -> (Running, Vec<Group>) {
         let records = self.records().filter(|record| record.end.is_none());
         let records: Vec<_> = records.collect();
@@ -200,6 +238,9 @@ impl Observer {
         if python.is_some_and(|python| python.is_in_shutdown) {
             calls.push(shutdown());
         }
+        let making = self.making.as_ref();
+        let made = making.map(|(making, first, last)| call_that_makes(making, last - first));
+        calls.extend(made.iter().map(|(call, _)| call.clone()));
         let unknown = || ThreadActivity {
             thread: String::new(),
             activity: "not in MPI, and Python does not say where".to_owned(),
@@ -217,6 +258,7 @@ impl Observer {
         };
         let (posted, mut groups) = posted.unwrap_or_default();
         groups.extend(records.iter().map(group_of));
+        groups.extend(made.map(|(_, group)| group));
         let running = Running {
             calls,
             posted,
@@ -228,8 +270,7 @@ impl Observer {
     }
 }
 
-/// The wait for the JAX of all processes at exit, as if it were a call: the next collective one on the
-/// default communicator.
+/// Wait at exit for the JAX of all processes, as the next collective call on the default communicator.
 fn shutdown() -> CallNote {
     let comm_number = recorder::DEFAULT_COMMUNICATOR;
     let facts = recorder::communicator_facts(comm_number).unwrap_or_default();
@@ -243,6 +284,7 @@ fn shutdown() -> CallNote {
         communicator_name: facts.name,
         sequence: recorder::calls_on(comm_number) + 1,
         agreed: Vec::new(),
+        rule: String::new(),
         neighbors: None,
         messages: Vec::new(),
         awaited: None,
@@ -250,13 +292,51 @@ fn shutdown() -> CallNote {
     }
 }
 
+/// Bit in the id of a call that makes a communicator, which ids of recorded calls lack.
+const MADE: u64 = 1 << 63;
+
+fn id_of(making: &Making) -> u64 {
+    making.call | MADE
+}
+
+/// Call by which the main thread makes a communicator in mpi4py, and the group of ranks that have to make
+/// the call. A rank in the same function counts as attending.
+fn call_that_makes(making: &Making, seconds: f64) -> (CallNote, Group) {
+    let group: Group = making.members.iter().copied().collect();
+    let function = making.function.clone();
+    let call = CallNote {
+        id: id_of(making),
+        operation: function.clone(),
+        text: function.clone(),
+        line: making.line.clone(),
+        seconds,
+        communicator: CommunicatorId {
+            group: group.hash(),
+            kind: CommunicatorKind::Meeting(function.clone()),
+        },
+        communicator_name: function,
+        sequence: 1,
+        agreed: Vec::new(),
+        rule: "all ranks of its communicator have to call it together.".to_owned(),
+        neighbors: None,
+        messages: Vec::new(),
+        awaited: None,
+        bytes: 0,
+    };
+    (call, group)
+}
+
 impl WatchedProcess for Observer {
     fn calls(&self) -> &[(u64, f64)] {
         &self.calls
     }
 
-    fn fails(&self) -> bool {
-        self.end.as_ref().is_some_and(|end| end.code != 0)
+    fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    fn is_finalised(&self) -> bool {
+        self.has_ended
     }
 
     fn interrupts(&self) -> u32 {

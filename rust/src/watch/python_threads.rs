@@ -1,4 +1,4 @@
-//! Asking Python where its threads are.
+//! Questions to Python about the state of its threads.
 
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
@@ -7,44 +7,58 @@ use std::time::Duration;
 use crate::diagnosis::ThreadActivity;
 use crate::recorder::{self, os_thread};
 
-/// The state of Python's threads.
+/// State of Python's threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Python {
-    /// The lines of those that are in calls, by the system's numbers. An eager call that XLA makes
-    /// has that of the thread that waits for it, under the number 0.
+    /// Python lines of the threads that are in calls, by the system's thread number. Number 0 has the line
+    /// of the thread that waits for an eager call made by XLA.
     pub lines: BTreeMap<u32, String>,
-    /// The threads that may do something before a call returns.
+    /// Threads that may do something before a call returns.
     pub elsewhere: Vec<ThreadActivity>,
-    /// The threads that wait for JAX or for another thread: their numbers, and the functions that do
-    /// so.
+    /// Threads that wait for JAX or for another thread, with the functions in which they wait.
     pub waiting: Vec<(u32, u64)>,
-    /// Whether one of them waits for JAX.
+    /// Communicator that the main thread is making by mpi4py.
+    pub making: Option<Making>,
+    /// Whether a thread waits for JAX.
     pub wait_for_jax: bool,
-    /// Why JAX may have it wait for something else than the calls in progress, if it may.
+    /// Reason why that thread may wait for something else than the calls in progress, if any.
     pub doubt: String,
-    /// Whether the main thread waits at exit until the JAX of all processes does.
+    /// Whether the main thread waits at exit for the JAX of all processes.
     pub is_in_shutdown: bool,
-    /// Whether an interrupt raises `KeyboardInterrupt`: the program handles none itself.
+    /// Whether an interrupt raises `KeyboardInterrupt`, as the program has no handler.
     pub has_default_interrupt: bool,
 }
 
-/// Asks Python. Some threads, by the system's numbers for them, are known to be in calls. Gives
-/// `None` if Python does not run any more.
+/// Call of mpi4py by which the main thread makes a communicator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Making {
+    /// Number of the call, constant while it lasts.
+    pub call: u64,
+    /// Name of the function.
+    pub function: String,
+    /// Ranks in `MPI_COMM_WORLD` that have to make the same call.
+    pub members: Vec<i32>,
+    /// Python line of the call.
+    pub line: String,
+}
+
+/// Function that asks Python about its threads. Its argument holds the system's numbers of the threads
+/// that are in calls. It returns `None` if Python does not run any more.
 pub type Ask = Box<dyn Fn(Vec<u32>) -> Option<Python> + Send + Sync>;
 
 static ASK: OnceLock<Ask> = OnceLock::new();
 
-/// Says how to ask Python.
+/// Sets the function that asks Python.
 pub fn set_ask(ask: Ask) {
     let _ = ASK.set(ask);
     recorder::set_line_finder(find_line);
 }
 
-/// Python is given so many seconds to answer.
+/// Seconds after which an answer of Python is late.
 const PATIENCE: f64 = 1.5;
 
-/// The Python line of a thread in a call, by the system's number for it. It waits for the answer, but
-/// not for long.
+/// Python line of a thread that is in a call, by the system's thread number. Waits up to `PATIENCE` for
+/// Python's answer.
 fn find_line(thread: u32) -> Option<String> {
     let ask = ASK.get()?;
     let (answer, answers) = mpsc::channel();
@@ -59,22 +73,22 @@ fn find_line(thread: u32) -> Option<String> {
     (!line.is_empty()).then(|| line.clone())
 }
 
-/// Asks in a thread of its own, as Python may be busy for as long as it likes.
+/// Channel to a separate thread that asks Python, which may take any time to answer.
 #[derive(Default)]
 pub struct Asking {
     questions: Option<mpsc::Sender<(f64, Vec<u32>)>>,
     answers: Option<mpsc::Receiver<(f64, Option<Python>)>>,
-    /// When it was asked, until it answers.
+    /// Time of the pending question.
     asked: Option<f64>,
 }
 
 impl Asking {
-    /// Whether there is a question that was not answered.
+    /// Whether a question is pending.
     pub fn is_pending(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Asks, at a time in seconds.
+    /// Sends a question, at a time in seconds.
     pub fn ask(&mut self, now: f64, in_calls: Vec<u32>) {
         let Some(ask) = ASK.get() else {
             return;
@@ -100,8 +114,8 @@ impl Asking {
         }
     }
 
-    /// The answer, with the time of the question: nothing while it may come soon, and `None` for as
-    /// long as it is late.
+    /// Answer of Python, with the time of the question. Nothing while the answer may still come in time;
+    /// the current time and `None` for as long as the answer is late.
     pub fn poll(&mut self, now: f64) -> Option<(f64, Option<Python>)> {
         let when = self.asked?;
         let answer = self.answers.as_ref()?.try_recv();

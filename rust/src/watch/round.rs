@@ -1,85 +1,93 @@
-//! Asking many ranks for their notes, along a tree.
+//! Collection of the notes of many ranks along a tree.
 //!
-//! The rank that asks counts the others from itself on, and so do those that help it. A rank that is
-//! asked for the notes of a range of ranks, of which it is the first, asks others for parts of it.
-//! A rank that does not answer at all is left out, and its part of the range is divided anew.
+//! The leader begins a round, in which the position of a rank is its distance from the leader. A rank is
+//! asked for the notes of a range of positions that begins with its own, and asks other ranks for
+//! subranges. A rank that does not answer is left out, and the rest of its range is divided anew.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::{Collective, Notes};
+use crate::diagnosis::{Collective, Note, Notes, State};
 
-/// How many ranks one rank asks, if there are that many.
+/// Largest number of ranks that one rank asks.
 pub const FAN_OUT: i32 = 32;
-/// A rank that does not say that it was asked within so many seconds does not answer.
-const HEARING: f64 = 3.0;
-/// Others are given so many seconds to collect their notes.
+/// Seconds that a rank gets to collect the notes of its range.
 const COLLECTING: f64 = 20.0;
 
-/// A round of questions: the rank that begins it, and its number.
+/// Why a message could not be delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The rank has no mailbox: mpi4jax was not imported there, or not yet.
+    NotThere,
+    /// The rank does not take the message.
+    Silent {
+        /// Host of the rank, if known.
+        host: Option<String>,
+    },
+}
+
+/// Identity of a round of questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RoundId {
-    /// The rank that begins the round.
+    /// Rank that begins the round.
     pub leader: i32,
-    /// The index of the round among those of that rank, from 1.
+    /// Number of the round among the leader's rounds, from 1.
     pub index: u64,
 }
 
-/// A question.
+/// Request for the notes of a range of ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// The round that it belongs to.
+    /// Round of the question.
     pub round: RoundId,
-    /// The ranks, counted from the leader on. The one that is asked is the first.
+    /// Positions of the ranks, as begin and end. The rank that is asked is the first.
     pub range: (i32, i32),
-    /// Whether the answer is shown to the user.
+    /// Whether the user will see the answers.
     pub is_report: bool,
-    /// Collective calls that the ranks are to say more about.
+    /// Collective calls whose attendance the ranks are asked for.
     pub about: Vec<Collective>,
 }
 
-/// The rank at a position, counted from the leader on.
+/// Rank at a position of the leader's round.
 pub fn rank_at(position: i32, leader: i32, size: i32) -> i32 {
     (position + leader) % size
 }
 
-/// The parts of a range that are asked one by one.
-fn parts(range: Range<i32>) -> impl Iterator<Item = Range<i32>> {
+/// Divides a range into at most `FAN_OUT` subranges, each for one question.
+fn subranges(range: Range<i32>) -> impl Iterator<Item = Range<i32>> {
     let (start, length) = (range.start, range.len() as i64);
     let count = length.min(FAN_OUT.into());
-    let bound = move |part: i64| start + (length * part / count.max(1)) as i32;
-    (0..count).map(move |part| bound(part)..bound(part + 1))
+    let bound = move |index: i64| start + (length * index / count.max(1)) as i32;
+    (0..count).map(move |index| bound(index)..bound(index + 1))
 }
 
-/// The position of the rank that asks the one at a position, if nobody is missing.
+/// Position of the rank that asks the rank at `position`, if all ranks answer.
 pub fn position_above(position: i32, size: i32) -> i32 {
     let mut above = 0;
     let mut range = 0..size;
     loop {
         range.start = above + 1;
-        match parts(range.clone()).find(|part| part.contains(&position)) {
-            Some(part) if part.start != position => {
-                above = part.start;
-                range = part;
+        match subranges(range.clone()).find(|subrange| subrange.contains(&position)) {
+            Some(subrange) if subrange.start != position => {
+                above = subrange.start;
+                range = subrange;
             }
             _ => return above,
         }
     }
 }
 
-/// Ranks that were asked.
+/// Range of positions whose notes were requested, and the time of the request.
 struct Asked {
     range: Range<i32>,
     when: f64,
-    /// Whether the first of them has said that it was.
-    is_heard: bool,
 }
 
-/// The notes that one rank collects, for itself or for the one that has asked it.
+/// Notes that one rank collects, for itself or for the rank that has asked it.
 pub struct Collection {
     question: Question,
-    /// The rank that gets the notes, if that is another one.
+    /// Other rank that gets the notes, if any.
     pub asked_by: Option<i32>,
     size: i32,
     begin: f64,
@@ -89,7 +97,7 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Begins to collect the notes of a range.
+    /// Begins to collect the notes for a question.
     pub fn new(question: Question, asked_by: Option<i32>, size: i32, now: f64) -> Self {
         Self {
             question,
@@ -102,12 +110,12 @@ impl Collection {
         }
     }
 
-    /// The question for the whole range.
+    /// Question for the whole range.
     pub fn question(&self) -> &Question {
         &self.question
     }
 
-    /// The questions to all others in the range, and their ranks.
+    /// Questions for the rest of the range, with the ranks to ask.
     pub fn ask_others(&mut self, now: f64) -> Vec<(i32, Question)> {
         let (first, end) = self.question.range;
         self.ask(first + 1..end, now)
@@ -115,70 +123,78 @@ impl Collection {
 
     fn ask(&mut self, range: Range<i32>, now: f64) -> Vec<(i32, Question)> {
         let mut questions = Vec::new();
-        for part in parts(range) {
-            let rank = rank_at(part.start, self.question.round.leader, self.size);
+        for subrange in subranges(range) {
+            let rank = rank_at(subrange.start, self.question.round.leader, self.size);
             let question = Question {
-                range: (part.start, part.end),
+                range: (subrange.start, subrange.end),
                 ..self.question.clone()
             };
             questions.push((rank, question));
             self.asked.push(Asked {
-                range: part,
+                range: subrange,
                 when: now,
-                is_heard: false,
             });
         }
         questions
     }
 
-    fn part_of(&mut self, rank: i32) -> Option<usize> {
+    /// Index in `asked` of the request to a rank.
+    fn request_to(&mut self, rank: i32) -> Option<usize> {
         let (leader, size) = (self.question.round.leader, self.size);
         let mut asked = self.asked.iter();
-        asked.position(|part| rank_at(part.range.start, leader, size) == rank)
+        asked.position(|request| rank_at(request.range.start, leader, size) == rank)
     }
 
-    /// A rank says that it was asked.
-    pub fn hear(&mut self, rank: i32) {
-        if let Some(part) = self.part_of(rank) {
-            self.asked[part].is_heard = true;
-        }
+    /// Notes that a rank was not reached. Returns questions to others for the rest of its range.
+    pub fn lose(&mut self, rank: i32, failure: Failure, now: f64) -> Vec<(i32, Question)> {
+        let Some(index) = self.request_to(rank) else {
+            return Vec::new();
+        };
+        let rest = self.asked.swap_remove(index).range;
+        let state = match failure {
+            Failure::NotThere => State::NotThere,
+            Failure::Silent { host } => {
+                if let Some(host) = host {
+                    self.add_host(&host, rank);
+                }
+                State::Silent
+            }
+        };
+        self.notes.add(rank, Note::new(state), []);
+        self.ask(rest.start + 1..rest.end, now)
     }
 
-    /// A rank gives the notes of its part.
+    /// Notes the host of a rank.
+    pub fn add_host(&mut self, host: &str, rank: i32) {
+        self.notes.add_host(host, rank);
+    }
+
+    /// Adds the answer of a rank: the notes of its range.
     pub fn add(&mut self, rank: i32, notes: Notes) {
-        if let Some(part) = self.part_of(rank) {
-            self.asked.swap_remove(part);
+        if let Some(index) = self.request_to(rank) {
+            self.asked.swap_remove(index);
             self.notes.merge(notes);
         }
     }
 
-    /// Whether the own note is still to be added.
+    /// Whether the note of this rank is still to be added.
     pub fn lacks_own_note(&self) -> bool {
         !self.has_own_note
     }
 
-    /// Has the own note added, by a function that adds it.
+    /// Adds the note of this rank, by the function `add`.
     pub fn add_own_note(&mut self, add: impl FnOnce(&mut Notes)) {
         add(&mut self.notes);
         self.has_own_note = true;
     }
 
-    /// Gives up ranks that do not answer. Their parts are asked of others.
-    pub fn give_up(&mut self, now: f64) -> Vec<(i32, Question)> {
-        let mut lost = Vec::new();
-        self.asked.retain(|part| {
-            let is_silent = !part.is_heard && now - part.when > HEARING;
-            if is_silent {
-                lost.push(part.range.start + 1..part.range.end);
-            }
-            !is_silent && now - part.when <= COLLECTING
-        });
-        lost.into_iter()
-            .flat_map(|range| self.ask(range, now))
-            .collect()
+    /// Drops requests that are too old.
+    pub fn give_up(&mut self, now: f64) {
+        self.asked
+            .retain(|request| now - request.when <= COLLECTING);
     }
 
-    /// The notes, if all are there that will come.
+    /// Takes the notes, if no more are awaited.
     pub fn take_if_complete(&mut self, now: f64) -> Option<Notes> {
         let is_complete = self.has_own_note && self.asked.is_empty();
         let is_late = now - self.begin > 2.0 * COLLECTING;
@@ -194,11 +210,11 @@ mod tests {
     use crate::diagnosis::{Note, State};
 
     #[test]
-    fn parts_make_up_the_range() {
+    fn subranges_make_up_the_range() {
         for length in [0, 1, 5, 32, 33, 1000, 9999] {
-            let parts: Vec<_> = parts(7..7 + length).collect();
-            assert_eq!(parts.len() as i32, length.min(FAN_OUT));
-            let positions: Vec<i32> = parts.into_iter().flatten().collect();
+            let subranges: Vec<_> = subranges(7..7 + length).collect();
+            assert_eq!(subranges.len() as i32, length.min(FAN_OUT));
+            let positions: Vec<i32> = subranges.into_iter().flatten().collect();
             assert_eq!(positions, (7..7 + length).collect::<Vec<_>>());
         }
     }
@@ -212,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Asks all ranks, and gives those that answer, and the most questions that one has sent.
+    /// Runs a round. Returns the ranks with a note, and the largest number of questions of one rank.
     fn collect(size: i32, leader: i32, silent: &BTreeSet<i32>) -> (Vec<i32>, usize) {
         fn notes_of(
             question: Question,
@@ -226,24 +242,23 @@ mod tests {
             collection.add_own_note(|notes| notes.add(own_rank, Note::new(State::Silent), []));
             let mut questions = collection.ask_others(0.0);
             *most = questions.len().max(*most);
-            let mut now = 0.0;
             while !questions.is_empty() {
+                let mut others = Vec::new();
                 for (rank, question) in questions {
                     let (position, _) = question.range;
                     if silent.contains(&rank) {
+                        others.extend(collection.lose(rank, Failure::Silent { host: None }, 0.0));
                         continue;
                     }
                     if silent.is_empty() {
                         let above = rank_at(position_above(position, size), leader, size);
                         assert_eq!(above, own_rank);
                     }
-                    collection.hear(rank);
                     collection.add(rank, notes_of(question, size, silent, most));
                 }
-                now += HEARING + 0.1;
-                questions = collection.give_up(now);
+                questions = others;
             }
-            collection.take_if_complete(now).unwrap()
+            collection.take_if_complete(0.0).unwrap()
         }
         let mut most = 0;
         let notes = notes_of(question(leader, (0, size)), size, silent, &mut most);
@@ -266,20 +281,38 @@ mod tests {
     #[test]
     fn silent_ranks_keep_no_others_from_answering() {
         let silent: BTreeSet<i32> = (1..200).chain([517, 999]).collect();
-        let (ranks, _) = collect(1000, 0, &silent);
-        let others: Vec<i32> = (0..1000).filter(|rank| !silent.contains(rank)).collect();
-        assert_eq!(ranks, others);
+        let (ranks, most) = collect(1000, 0, &silent);
+        assert_eq!(ranks, (0..1000).collect::<Vec<_>>());
+        assert!(most <= FAN_OUT as usize);
     }
 
     #[test]
-    fn a_rank_that_was_heard_is_given_time() {
+    fn a_rank_that_was_asked_is_given_time() {
         let mut collection = Collection::new(question(0, (0, 2)), None, 2, 0.0);
         collection.add_own_note(|_| ());
         collection.ask_others(0.0);
-        collection.hear(1);
-        assert!(collection.give_up(COLLECTING - 1.0).is_empty());
-        assert!(collection.take_if_complete(COLLECTING - 1.0).is_none());
-        assert!(collection.give_up(COLLECTING + 1.0).is_empty());
-        assert!(collection.take_if_complete(COLLECTING + 1.0).is_some());
+        for (now, is_complete) in [(COLLECTING - 1.0, false), (COLLECTING + 1.0, true)] {
+            collection.give_up(now);
+            assert_eq!(collection.take_if_complete(now).is_some(), is_complete);
+        }
+    }
+
+    /// Fails if a rank without mpi4jax counts as a rank that does not answer.
+    #[test]
+    fn ranks_that_are_not_there_are_noted_as_such() {
+        let mut collection = Collection::new(question(0, (0, 3)), None, 3, 0.0);
+        collection.ask_others(0.0);
+        collection.lose(1, Failure::NotThere, 0.0);
+        let host = Some("there".to_owned());
+        collection.lose(2, Failure::Silent { host }, 0.0);
+        collection.add_own_note(|notes| notes.add(0, Note::new(State::Silent), []));
+        let notes = collection.take_if_complete(0.0).unwrap();
+        let states: Vec<_> = notes.by_rank(3).iter().map(|note| &note.state).collect();
+        assert_eq!(states, [&State::Silent, &State::NotThere, &State::Silent]);
+        let hosts: Vec<_> = notes
+            .hosts()
+            .map(|(host, ranks)| (host, ranks.to_string()))
+            .collect();
+        assert_eq!(hosts, [("there", "rank 2".to_owned())]);
     }
 }

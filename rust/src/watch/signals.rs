@@ -1,4 +1,4 @@
-//! Interrupts (SIGINT) that Python can't handle, as its main thread is in a call.
+//! Counter of interrupts (SIGINT) that Python can't handle while its main thread is in a call.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -7,27 +7,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The handler that was there before, Python's.
+/// Python's handler, which ours calls.
 static HANDLER_BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How many interrupts there were that nobody has handled.
+/// Number of interrupts that Python has not handled.
 pub fn interrupts() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Forgets the interrupts, as Python has handled them.
+/// Resets the count after Python has handled the interrupts.
 pub fn forget_interrupts() {
     COUNT.store(0, Ordering::Relaxed);
 }
 
-/// Counts interrupts from now on, and leaves the rest to Python.
+/// Installs a handler that counts interrupts and then calls Python's handler.
 pub fn note_interrupts() {
     extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         COUNT.fetch_add(1, Ordering::Relaxed);
         let Some(before) = HANDLER_BEFORE.get() else {
             return;
         };
-        // SAFETY: the handler that was installed, called as its flags say.
+        // SAFETY: Python's handler is called with the signature that its flags declare.
         unsafe {
             if before.sa_flags & libc::SA_SIGINFO != 0 {
                 let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -39,7 +39,7 @@ pub fn note_interrupts() {
             }
         }
     }
-    // SAFETY: `sigaction` is plain data. The handler only calls what may be called in one.
+    // SAFETY: `sigaction` is plain data. The handler only calls what a signal handler may call.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGINT, ptr::null(), &raw mut before) != 0

@@ -1,187 +1,283 @@
-//! The thread that watches the calls of this process.
+//! Thread that runs the watcher of this process.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::mailbox::{Mailbox, Objects};
+use super::address::Address;
+use super::directory::{Directory, Missing};
+use super::mailbox::Mailbox;
+use super::names::Names;
 use super::observer::Observer;
+use super::pmix::Pmix;
+use super::round::Failure;
 use super::signals::note_interrupts;
-use super::watcher::{Action, Settings, WatchedProcess, Watcher, report_alone, timeout_text};
-use crate::diagnosis::{DEADLOCK, End};
+use super::watcher::{Action, Event, Settings, WatchedProcess, Watcher};
+use crate::diagnosis::End;
 use crate::lock::lock;
 use crate::log;
-use crate::memory::gpu_aware;
-use crate::mpi::{Abi, Functions, before_finalize, exit_at_once};
+use crate::mpi::calls::{NameHandles, NameService};
+use crate::mpi::{
+    self, Abi, Functions, Waiting, before_finalize, call_in_background, exit_at_once,
+};
 use crate::ops;
 use crate::recorder::os_thread;
 
-/// The parameters of the thread.
-#[derive(Debug, Clone, Copy)]
+/// Parameters of the thread.
+#[derive(Debug, Clone)]
 pub struct Start {
-    /// The rank of this process in `MPI_COMM_WORLD`.
+    /// Rank of this process in `MPI_COMM_WORLD`.
     pub rank: i32,
-    /// How many processes there are.
+    /// Number of processes.
     pub size: i32,
-    /// The settings of the user.
+    /// Host name.
+    pub host: String,
+    /// Whether other processes may be on other machines.
+    pub all_hosts: bool,
+    /// Handles for MPI's name service, or the reason why the service can't be called.
+    pub names: Result<NameHandles, String>,
+    /// Whether any thread may call MPI.
+    pub has_threads: bool,
+    /// Settings of the user.
     pub settings: Settings,
 }
 
-static END: Mutex<Option<End>> = Mutex::new(None);
-static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
-/// On rank 0: the host of each rank.
-static HOSTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// State that the thread shares with other threads.
+struct Shared {
+    /// Mailbox of this rank, unless the system gives this process no socket.
+    mailbox: Option<Arc<Mailbox>>,
+    isolation: Mutex<Isolation>,
+    /// Whether this rank, which ends, has sent all messages that others need.
+    has_taken_leave: AtomicBool,
+}
 
-/// How often the thread looks, in milliseconds: usually, and when there is something to do.
+/// Whether this rank is cut off from others, so that it can't ask them.
+#[derive(Clone, PartialEq)]
+enum Isolation {
+    /// Not known: the address is being published.
+    Unknown,
+    /// Not isolated: the rank can ask all ranks that have a mailbox.
+    None,
+    /// Isolated for this reason.
+    Because(String),
+}
+
+static END: Mutex<Option<End>> = Mutex::new(None);
+static SHARED: OnceLock<Shared> = OnceLock::new();
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// Whether the thread has something to do.
+static IS_WOKEN: Mutex<bool> = Mutex::new(false);
+static WOKEN: Condvar = Condvar::new();
+
+/// Milliseconds between two looks: usually, and while there is something to do.
 const IDLE: u64 = 100;
 const BUSY: u64 = 5;
-const ENDING: u64 = 1;
+/// Longest delay of `MPI_Finalize` for messages that this rank still has to send.
+const LEAVE: Duration = Duration::from_secs(3);
 
-/// Says how the main program of this process has ended. Functions may run that were registered for
-/// its exit; after them, it is in `MPI_Finalize`.
+fn wake() {
+    *lock(&IS_WOKEN) = true;
+    WOKEN.notify_all();
+}
+
+/// Sleeps until the thread is woken, or for the time.
+fn sleep(milliseconds: u64) {
+    let guard = lock(&IS_WOKEN);
+    let timeout = Duration::from_millis(milliseconds);
+    let waited = WOKEN.wait_timeout_while(guard, timeout, |is_woken| !*is_woken);
+    *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+}
+
+/// Notes how the main program of this process has ended. Functions that were registered for its exit may
+/// still run before `MPI_Finalize`.
 pub fn end_with(end: End) {
     *lock(&END) = Some(end);
     wake();
 }
 
-fn wake() {
-    if let Some(thread) = &*lock(&THREAD) {
-        thread.thread().unpark();
+/// Waits until a condition holds, but no longer than `LEAVE`.
+fn wait_until(holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() && begin.elapsed() < LEAVE {
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Gives the watchers of all processes a communicator to talk on, and that of rank 0 the host of
-/// each rank.
-pub fn connect(objects: Objects, hosts: Vec<String>) {
-    *lock(&HOSTS) = hosts;
-    *lock(&OBJECTS) = Some(objects);
+/// Reason why this rank can't ask others, if any.
+pub fn isolation() -> Option<String> {
+    let shared = SHARED.get()?;
+    wait_until(|| *lock(&shared.isolation) != Isolation::Unknown);
+    match &*lock(&shared.isolation) {
+        Isolation::Because(why) => Some(why.clone()),
+        Isolation::Unknown | Isolation::None => None,
+    }
 }
 
-/// Called when MPI is about to be finalised: waits until all processes are there, as MPI
-/// itself would do next. So each of them answers as long as others wait.
+/// Address of this rank's mailbox as text, if it has one.
+pub fn own_address() -> Option<String> {
+    Some(SHARED.get()?.mailbox.as_ref()?.address().to_string())
+}
+
+/// Sets the addresses of all ranks, where there is no directory.
+pub fn set_addresses(texts: &[String]) {
+    let addresses: Option<Vec<Address>> = texts.iter().map(|text| text.parse().ok()).collect();
+    if let Some(shared) = SHARED.get()
+        && let (Some(mailbox), Some(addresses)) = (&shared.mailbox, addresses)
+    {
+        mailbox.add_addresses(addresses);
+        *lock(&shared.isolation) = Isolation::None;
+        wake();
+    }
+}
+
+/// Prepares the thread for the end of MPI, after which it does not call MPI. The thread still answers
+/// other ranks while the process lives, as `MPI_Finalize` waits for them.
 fn finish() {
-    end_with_default();
-    IS_ENDING.store(true, Ordering::Release);
-    wake();
-    let thread = lock(&THREAD).take();
-    if let Some(thread) = thread {
-        let _ = thread.join();
+    let fails = lock(&END)
+        .get_or_insert_with(|| End {
+            code: 0,
+            reason: "in MPI_Finalize".into(),
+        })
+        .code
+        != 0;
+    if let Some(shared) = SHARED.get() {
+        wait_until(|| *lock(&shared.isolation) != Isolation::Unknown);
+        IS_ENDING.store(true, Ordering::Release);
+        wake();
+        if fails || ops::check_is_enabled() {
+            wait_until(|| shared.has_taken_leave.load(Ordering::Acquire));
+        }
+    }
+    // Other ranks may need the core while this one waits for them.
+    std::mem::forget(Waiting::begin());
+}
+
+/// Directory of this job: PMIx where the MPI uses it, or else MPI's name service.
+fn directory_of<A: Abi>(functions: &'static Functions<A>, start: &Start) -> Box<dyn Directory> {
+    let Settings {
+        report_after,
+        timeout,
+        ..
+    } = start.settings;
+    if !report_after.is_finite() && timeout.is_none() && !ops::check_is_enabled() {
+        return Box::new(Missing("reports are turned off".into()));
+    }
+    if let Some(pmix) = Pmix::find() {
+        return Box::new(pmix);
+    }
+    match &start.names {
+        Ok(handles) => {
+            let service = NameService::new(functions, *handles);
+            Box::new(Names::new(service, start.rank, start.size))
+        }
+        Err(why) => Box::new(Missing(why.clone())),
     }
 }
 
-fn end_with_default() {
-    lock(&END).get_or_insert_with(|| End {
-        code: 0,
-        reason: "in MPI_Finalize".into(),
-    });
-}
-
-/// Starts the thread.
+/// Starts the thread, if this process has none yet.
 pub fn start<A: Abi>(start: Start) {
     let Some(functions) = A::functions().get() else {
         return;
     };
-    let mut thread = lock(&THREAD);
-    if thread.is_some() {
-        return;
+    let mut is_new = false;
+    let shared = SHARED.get_or_init(|| {
+        is_new = true;
+        let directory = directory_of(functions, &start);
+        let (rank, host) = (start.rank, &start.host);
+        let mailbox = Mailbox::open(rank, host, start.all_hosts, directory, wake);
+        let isolation = match &mailbox {
+            Ok(_) => Isolation::Unknown,
+            Err(error) => Isolation::Because(format!("the system gives it no socket ({error})")),
+        };
+        Shared {
+            mailbox: mailbox.ok(),
+            isolation: Mutex::new(isolation),
+            has_taken_leave: AtomicBool::new(false),
+        }
+    });
+    if is_new {
+        before_finalize(finish);
+        note_interrupts();
+        let watch = move || watch::<A>(functions, &start, shared);
+        // Without a thread, nothing is watched.
+        let _ = os_thread::spawn("mpi4jax-watch", watch);
     }
-    before_finalize(finish);
-    note_interrupts();
-    let watch = move || watch::<A>(functions, start);
-    *thread = os_thread::spawn("mpi4jax-watch", watch).ok();
 }
 
-fn watch<A: Abi>(functions: &'static Functions<A>, start: Start) {
-    let rank = start.rank;
-    let mut watcher = Watcher::new(rank, start.size, start.settings);
-    let mut process = Observer::new();
-    let mut mailbox: Option<Mailbox<A>> = None;
-    let mut alone = Alone::default();
+fn publish(shared: &Shared, size: i32) {
+    let Some(mailbox) = shared.mailbox.as_ref().filter(|_| size > 1) else {
+        return;
+    };
+    let isolation = match mailbox.publish() {
+        Ok(()) => Isolation::None,
+        Err(why) => Isolation::Because(why),
+    };
+    let mut known = lock(&shared.isolation);
+    if *known == Isolation::Unknown {
+        *known = isolation;
+    }
+}
+
+fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'static Shared) {
+    publish(shared, start.size);
+    let mut watcher = Watcher::new(start.rank, start.size, &start.host, start.settings);
+    let mut process = Observer::new(start.settings.report_after);
     let mut has_sent_traffic = !ops::check_is_enabled();
+    let mut lost = Vec::new();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
         process.look(lock(&END).clone(), is_ending);
-        if mailbox.is_none() {
-            mailbox = lock(&OBJECTS).map(|objects| Mailbox::new(functions, objects));
-            watcher.set_hosts(std::mem::take(&mut *lock(&HOSTS)));
-        }
-        let mut is_busy = false;
-        if let Some(mailbox) = &mut mailbox {
-            // Its messages are in host memory, but MPI may go on with any others.
-            let _context = gpu_aware::enter_last();
-            let messages: Vec<_> = std::iter::from_fn(|| mailbox.receive()).collect();
-            is_busy = !messages.is_empty() || watcher.is_busy();
-            let mut actions = watcher.step(process.now(), messages, &mut process);
-            if is_ending && !has_sent_traffic {
-                has_sent_traffic = true;
-                actions.extend(watcher.end((!process.fails()).then(ops::traffic)));
-            }
-            for action in actions {
-                is_busy = true;
-                match action {
-                    Action::Send(rank, message) => mailbox.send(rank, &message),
-                    Action::Print(text) => log::print_error(&text),
-                    Action::Abort(code) => mailbox.abort(code),
-                }
-            }
-            let is_settled = !ops::check_is_enabled() || watcher.knows_traffic();
-            if is_ending && is_settled && mailbox.poll_end() {
-                return;
-            }
-        } else {
-            alone.look(&start, &mut process);
-            if is_ending {
-                return;
-            }
-        }
-        thread::park_timeout(Duration::from_millis(match (is_ending, is_busy) {
-            (true, _) => ENDING,
-            (_, true) => BUSY,
-            _ => IDLE,
-        }));
-    }
-}
-
-/// The watcher of a rank that can't ask others.
-#[derive(Default)]
-struct Alone {
-    /// The calls that were reported.
-    reported: HashSet<u64>,
-}
-
-impl Alone {
-    fn look(&mut self, start: &Start, process: &mut Observer) {
-        let settings = start.settings;
-        let calls = process.calls();
-        self.reported
-            .retain(|id| calls.iter().any(|call| call.0 == *id));
-        let is_news = |(id, seconds): &&(u64, f64)| {
-            *seconds >= settings.report_after && !self.reported.contains(id)
-        };
-        let news: Vec<u64> = calls.iter().filter(is_news).map(|call| call.0).collect();
-        let is_timed_out = settings.timeout.is_some_and(|timeout| {
-            let mut calls = calls.iter();
-            calls.any(|(_, seconds)| *seconds >= timeout)
+        watcher.set_isolation(match &*lock(&shared.isolation) {
+            Isolation::Because(why) => Some(why.clone()),
+            Isolation::Unknown | Isolation::None => None,
         });
-        if !news.is_empty()
-            && let Some((note, _)) = process.note(&[])
-        {
-            log::print_error(&report_alone(start.rank, note, NO_MAILBOX));
-            self.reported.extend(news);
+        let mut events = std::mem::take(&mut lost);
+        events.extend(
+            shared
+                .mailbox
+                .iter()
+                .flat_map(|mailbox| mailbox.take_events()),
+        );
+        let is_busy = !events.is_empty() || watcher.is_busy();
+        let mut actions = watcher.step(process.now(), events, &mut process);
+        if is_ending && !has_sent_traffic {
+            has_sent_traffic = true;
+            actions.extend(watcher.end((!process.fails()).then(ops::traffic)));
         }
-        if is_timed_out {
-            // Without the level of threads that it takes, MPI can't be asked to do it. When a
-            // process dies, its launcher ends the others.
-            log::print_error(&timeout_text("this rank", DEADLOCK));
-            exit_at_once(DEADLOCK);
+        let has_acted = !actions.is_empty();
+        for action in actions {
+            match (action, &shared.mailbox) {
+                (Action::Send(rank, message), Some(mailbox)) => mailbox.send(rank, message),
+                (Action::Send(to, message), None) => lost.push(Event::Undelivered {
+                    to,
+                    message,
+                    failure: Failure::NotThere,
+                }),
+                (Action::Print(text), _) => log::print_error(&text),
+                (Action::Abort(code), _) => abort(functions, start, code),
+            }
+        }
+        let has_sent_all = || {
+            shared
+                .mailbox
+                .as_ref()
+                .is_none_or(|mailbox| mailbox.is_idle())
+        };
+        if is_ending && !has_acted && lost.is_empty() && has_sent_all() {
+            shared.has_taken_leave.store(true, Ordering::Release);
+        }
+        if lost.is_empty() {
+            sleep(if has_acted || is_busy { BUSY } else { IDLE });
         }
     }
 }
 
-/// Why a rank may have to report alone.
-const NO_MAILBOX: &str = "no call was made on the default communicator, or MPI was not \
-    initialised with MPI_THREAD_MULTIPLE (mpi4jax.diagnostics.watch() has ranks ask each other)";
+/// Ends all ranks.
+fn abort<A: Abi>(functions: &Functions<A>, start: &Start, code: i32) {
+    if start.has_threads {
+        call_in_background(|| mpi::abort(functions, None, code));
+    }
+    // When a process dies, its launcher ends the others.
+    exit_at_once(code);
+}

@@ -1,59 +1,60 @@
-//! What ends a program in a deadlock: the same proof, twice.
+//! Verdict that ends a deadlocked program: it needs the same proof twice.
 //!
-//! A proof rests on what can be seen. A thread of a library that sleeps and calls MPI later can't be, but
-//! what follows from its call can. So all ranks are ended only if nothing has moved on any of them for as
-//! long again as the wait that was reported.
+//! The proof knows only what can be seen. A library's thread that sleeps and calls MPI later can't be
+//! seen, but the effect of its call can. So all ranks are ended only if, after the report, no rank has
+//! moved for as long again as the reported wait.
 
 use std::collections::BTreeMap;
 
-use crate::diagnosis::{Endpoint, Note, Notes, Ranks, State};
+use crate::diagnosis::{Endpoint, Note, Notes, Ranks};
 
-/// What changes in the note of a rank when it makes progress: its calls, each with the message that it
-/// waits for, and how many it has made. Nothing, if the rank does not answer.
+/// The part of a rank's note that changes with progress: its current calls, each with the message that it
+/// awaits, and the number of calls made on the default communicator. `None` if the rank does not answer.
 type Position = Option<(Vec<(u64, Option<Endpoint>)>, u64)>;
 
 fn position(note: &Note) -> Position {
     let calls = note.calls().iter().map(|call| (call.id, call.awaited));
-    (note.state != State::Silent).then(|| (calls.collect(), note.default_calls))
+    note.is_known()
+        .then(|| (calls.collect(), note.default_calls))
 }
 
-/// What follows from a look at all ranks.
+/// Consequence of a look at all ranks.
 #[derive(Debug, PartialEq)]
 pub enum Ruling {
-    /// Nothing yet.
+    /// Do nothing yet.
     Wait,
-    /// Nothing has moved since the proof was announced: all ranks are to be ended.
+    /// End all ranks: nothing has moved since the proof was announced.
     End,
-    /// It is to be announced: nothing has moved since it was withdrawn.
+    /// Announce the proof again: nothing has moved since it was withdrawn.
     Announce,
-    /// What was announced does not hold: these ranks have moved, or may do so.
+    /// Withdraw the announced proof: these ranks have moved, or may do so.
     Withdraw(Ranks),
 }
 
-/// The proof of a deadlock, as the leader has seen it last.
+/// The leader's latest proof of a deadlock.
 #[derive(Default)]
 pub struct Verdict {
     positions: BTreeMap<i32, Position>,
     stuck: Ranks,
-    /// Since when nothing has moved.
+    /// Time since which nothing has moved.
     since: f64,
     is_announced: bool,
 }
 
 impl Verdict {
-    /// The user is told that the ranks are ended.
+    /// Notes that the user was told that all ranks will be ended.
     pub fn announce(&mut self, now: f64) {
         self.since = now;
         self.is_announced = true;
     }
 
-    /// When the proof is to be taken again, if it was announced.
+    /// Time at which an announced proof is to be taken again.
     pub fn due(&self, wait: f64) -> Option<f64> {
         self.is_announced.then_some(self.since + wait)
     }
 
-    /// Considers the notes of all ranks, which were asked at a time, and the ranks that can never
-    /// continue by them.
+    /// Compares notes, requested at the time `asked`, and the ranks that these prove `stuck`, with the
+    /// latest proof.
     pub fn consider(&mut self, asked: f64, notes: &Notes, stuck: &Ranks, wait: f64) -> Ruling {
         let positions = notes.iter().flat_map(|(ranks, note)| {
             let ranks = ranks.iter();
@@ -78,7 +79,7 @@ impl Verdict {
                     (true, false) => Ruling::Announce,
                 };
             }
-            // A thread that wakes up for a moment spoils the proof, but is no progress.
+            // A thread that wakes up for a moment interrupts the proof, but is no progress.
             if self.is_announced && seconds < 2.0 * wait {
                 return Ruling::Wait;
             }

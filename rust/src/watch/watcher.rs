@@ -1,72 +1,95 @@
-//! When ranks ask each other, and what follows.
+//! Watcher of a rank, which decides when to ask all ranks, and acts on their notes.
 //!
-//! A rank that waits for long alarms rank 0, the leader, which asks all ranks for a note and makes the
-//! report of what comes back. If rank 0 does not answer, another rank leads. Nobody waits for anybody
-//! here: [`Watcher::step`] gets what has come, and says what to do.
+//! A rank that waits for long alarms rank 0, the leader. The leader asks all ranks for a note and makes
+//! the report from the answers. If rank 0 does not answer, another rank leads. Nothing here blocks:
+//! [`Watcher::step`] takes the events since the last step and returns the actions to carry out.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::round::{Collection, Question, RoundId, position_above, rank_at};
+use super::round::{Collection, Failure, Question, RoundId, position_above, rank_at};
 use super::verdict::{Ruling, Verdict};
 use crate::diagnosis::{
-    Collective, DEADLOCK, Diagnosis, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot, State,
-    Traffic, diagnose, fit, join_words, report, settling_time, unreceived,
+    Collective, DEADLOCK, Diagnosis, End, INTERRUPTED, Note, Notes, Ranks, SETTLED, Snapshot,
+    State, Traffic, diagnose, fit, join_words, report, settling_time, unreceived,
 };
 use crate::recorder::Group;
 
-/// A message between the watchers of two ranks.
+/// Message between the watchers of two ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WatcherMessage {
-    /// On the way to a rank that leads: a rank has reason to ask all others.
+    /// Alarm for a leader, which may pass through other ranks.
     Alarm {
-        /// The reason.
+        /// Reason to ask all ranks.
         reason: Alarm,
-        /// The rank that is to ask.
+        /// Rank that is to ask.
         leader: i32,
     },
-    /// Say what you do, and have others say it.
+    /// Request for the notes of a range of ranks.
     Ask(Question),
-    /// The question has come.
-    Heard(RoundId),
-    /// The answer.
+    /// Answer to a question.
     Answer {
-        /// The round that this belongs to.
+        /// Round of the question.
         round: RoundId,
-        /// The notes of the ranks.
+        /// Notes of the ranks.
         notes: Notes,
     },
-    /// To rank 0, from a rank that ends: the messages that it has sent and received, or nothing if
-    /// it has failed.
+    /// Greeting by which a rank announces its address to the rank above.
+    Hello,
+    /// Order to end all ranks with an exit code, from a leader in `MPI_Finalize`, which must not call MPI.
+    Abort(i32),
+    /// Messages that a rank has sent and received, from that rank at its end to rank 0. `None` if the rank
+    /// has failed.
     Traffic(Option<Traffic>),
 }
 
-/// Why a rank alarms the others. What comes later in this list is more urgent.
+/// Reason of an alarm. Later ones in this list are more urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Alarm {
-    /// It ends with an error. If others wait for it, they do so in vain.
+    /// The rank ends with an error: others may wait for it in vain.
     Ending,
-    /// It has been in a call for long.
+    /// The rank has been in a call for longer than `report_after`.
     Waiting,
-    /// It was interrupted in a call.
+    /// The rank was interrupted in a call.
     Interrupted,
-    /// It has been in a call for so long that all shall end.
+    /// The rank has been in a call for longer than the timeout: all ranks shall end.
     Timeout,
 }
 
-/// The settings of the user.
+/// Settings of the user.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Settings {
-    /// Report a call after so many seconds.
+    /// Seconds after which a call is reported.
     pub report_after: f64,
-    /// End all ranks after so many seconds in a call.
+    /// Seconds in a call after which all ranks are ended.
     pub timeout: Option<f64>,
-    /// End all ranks if they can't go on.
+    /// Whether to end all ranks in a deadlock.
     pub end_deadlocks: bool,
 }
 
-/// Something to be done after a step.
+/// Input of a watcher's step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A message has arrived.
+    Received {
+        /// Sender.
+        from: i32,
+        /// The message.
+        message: WatcherMessage,
+    },
+    /// A message of this rank could not be delivered.
+    Undelivered {
+        /// Destination.
+        to: i32,
+        /// The message.
+        message: WatcherMessage,
+        /// Reason.
+        failure: Failure,
+    },
+}
+
+/// Output of a watcher's step, which the caller carries out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Send a message to a rank.
@@ -77,108 +100,131 @@ pub enum Action {
     Abort(i32),
 }
 
-/// The process of a watcher, as it sees itself.
+/// Process that a watcher watches.
 pub trait WatchedProcess {
-    /// Its calls in progress: their ids, and for how many seconds it has seen them.
+    /// Ids of the calls in progress, with the seconds for which they were observed.
     fn calls(&self) -> &[(u64, f64)];
-    /// Whether it ends, or has ended, with an error.
-    fn fails(&self) -> bool;
-    /// How often it was interrupted in a call, where Python can't handle that.
+    /// End of the program, if it ends or has ended.
+    fn end(&self) -> Option<&End>;
+    /// Whether the process is in `MPI_Finalize`, so that the watcher must not call MPI.
+    fn is_finalised(&self) -> bool;
+    /// Whether the program ends, or has ended, with an error.
+    fn fails(&self) -> bool {
+        self.end().is_some_and(|end| end.code != 0)
+    }
+    /// Number of interrupts in a call that Python can't handle.
     fn interrupts(&self) -> u32;
-    /// Its note, with the groups of the communicators in it. It may take a while to find out the state
-    /// of Python's threads: until then there is none, and the process is asked again.
+    /// Note of the process, with the groups of the communicators in it. `None` until Python has told the
+    /// state of its threads: the watcher asks again.
     fn note(&mut self, about: &[Collective]) -> Option<(Note, Vec<Group>)>;
 }
 
-/// A rank whose alarm is not heard for so many seconds alarms another leader.
+/// Seconds after which a rank whose alarm had no effect alarms another leader.
 const HEARING: f64 = 9.0;
-/// How long after an ending the leader asks for the first time, and how long at the most until it
-/// asks again.
+/// Seconds from an ending to the leader's first look, and the longest pause between further looks.
 const FIRST_PAUSE: f64 = 1.2;
 const LONGEST_PAUSE: f64 = 10.0;
-/// In large jobs it is so many seconds for each rank.
+/// Seconds per rank of the longest pause, in large jobs.
 const PAUSE_PER_RANK: f64 = 0.01;
 
-/// A leader that has not asked for so many of these, and for the time after which calls are reported, is
+/// Number of longest pauses, added to `report_after`, for which a leader may not ask before it counts as
 /// lost.
 const LOST_AFTER: f64 = 6.0;
 
-/// About how many collective calls all ranks are asked at most.
-const MOST_QUESTIONS: usize = 8;
-/// How many hosts are named.
-const MOST_HOSTS: usize = 8;
+/// Largest number of collective calls whose attendance a round asks for.
+const MAX_QUESTIONS: usize = 8;
+/// Largest number of hosts that a report names.
+const MAX_HOSTS: usize = 8;
 
-/// An alarm that this rank has given, and that was not followed by a question yet.
+/// Pause in seconds after the first attempt to greet the rank above, and the longest one.
+const FIRST_GREETING: f64 = 0.1;
+const LONGEST_GREETING: f64 = 30.0;
+/// Seconds after which a rank that can't ask others prints that it has failed.
+const FAILED_ALONE: f64 = 2.0;
+
+/// Alarm of this rank that no question has followed yet.
 struct Unheard {
     reason: Alarm,
     since: f64,
-    /// How many leaders were tried.
+    /// Number of leaders tried.
     attempts: usize,
 }
 
-/// An asking under way, of this rank as the leader.
+/// Round in progress, of which this rank is the leader.
 struct Round {
     reason: Alarm,
     begin: f64,
     collection: Collection,
 }
 
-/// The watcher of one rank.
+/// Watcher of one rank.
 #[derive(Default)]
 pub struct Watcher {
     rank: i32,
     size: i32,
     settings: Settings,
-    /// The time of the step.
+    /// Time of the step.
     now: f64,
-    /// The actions that whoever runs the step has to carry out.
+    /// Actions that the step returns.
     actions: Vec<Action>,
-    /// The calls of this rank that were reported, of those in progress.
+    /// Calls in progress that were reported.
     reported: HashSet<u64>,
-    /// The call that is past the timeout.
+    /// Call that is past the timeout.
     timed_out: u64,
     has_told_of_end: bool,
     interrupts: u32,
     unheard: Option<Unheard>,
-    /// When alarms to each leader were passed on last.
+    /// Time at which an alarm was last passed on, by leader and reason.
     passed_on: HashMap<(i32, Alarm), f64>,
-    /// The notes that it collects for others.
+    /// Collections for other ranks.
     collections: Vec<Collection>,
     rounds: u64,
     round: Option<Round>,
-    /// As the leader: the reason for the next round.
+    /// As the leader: reason for the next round.
     due: Option<Alarm>,
-    /// As the leader: the calls, by rank and id, that were reported to be in a deadlock.
+    /// As the leader: calls, by rank and id, that were reported as stuck in a deadlock.
     told: HashSet<(i32, u64)>,
-    /// As the leader: the proof that ends all ranks if it is the same again.
+    /// As the leader: proof that ends all ranks when it is repeated.
     verdict: Verdict,
-    /// When this rank was asked last.
+    /// Time at which this rank was last asked.
     asked: f64,
-    /// As the leader, after an ending or a report: when to ask again, and the pause after that.
+    /// As the leader, after an ending or a report: time of the next look, and the pause after it.
     next_look: Option<(f64, f64)>,
-    /// On rank 0: the messages of the ranks that have ended.
+    /// On rank 0: messages of the ranks that have ended.
     traffic: BTreeMap<i32, Option<Traffic>>,
-    /// On rank 0: the host of each rank.
-    hosts: Vec<String>,
+    /// Host of this rank.
+    host: String,
+    /// Time of the next greeting to the rank above, until one is delivered.
+    next_greeting: Option<f64>,
+    /// Pause after a failed greeting.
+    greeting_pause: f64,
+    /// Reason why this rank can't ask others, if any.
+    isolation: Option<String>,
+    /// Time at which this rank has failed while it can't ask others.
+    failed_alone: Option<f64>,
+    has_told_of_failure: bool,
 }
 
 impl Watcher {
-    /// The watcher of a rank.
-    pub fn new(rank: i32, size: i32, settings: Settings) -> Self {
+    /// Watcher of a rank on a host.
+    pub fn new(rank: i32, size: i32, host: &str, settings: Settings) -> Self {
         Self {
             rank,
             size,
             settings,
+            host: host.to_owned(),
+            next_greeting: (rank != 0).then_some(0.0),
+            greeting_pause: FIRST_GREETING,
             ..Self::default()
         }
     }
 
-    /// Says where each rank runs.
-    pub fn set_hosts(&mut self, hosts: Vec<String>) {
-        self.hosts = hosts;
+    /// Sets the reason why this rank can't ask others, or `None` if it can.
+    pub fn set_isolation(&mut self, why: Option<String>) {
+        self.isolation = why;
     }
 
-    /// This rank has ended with these messages.
+    /// Notes that this rank has ended, with the messages that it has sent and received.
     pub fn end(&mut self, traffic: Option<Traffic>) -> Vec<Action> {
         if self.rank == 0 {
             self.note_traffic(0, traffic);
@@ -188,17 +234,25 @@ impl Watcher {
         std::mem::take(&mut self.actions)
     }
 
-    fn end_all(&mut self, why: &str, code: i32) {
+    fn end_all(&mut self, why: &str, code: i32, executor: Option<i32>) {
         let text = format!("mpi4jax: {}\n", ending_text(why, code));
-        self.actions
-            .extend([Action::Print(text), Action::Abort(code)]);
+        self.actions.push(Action::Print(text));
+        self.abort(code, executor);
+    }
+
+    /// Ends all ranks, or orders the rank `executor` to do so.
+    fn abort(&mut self, code: i32, executor: Option<i32>) {
+        self.actions.push(match executor {
+            Some(rank) => Action::Send(rank, WatcherMessage::Abort(code)),
+            None => Action::Abort(code),
+        });
     }
 
     fn send(&mut self, rank: i32, message: WatcherMessage) {
         self.actions.push(Action::Send(rank, message));
     }
 
-    /// Whether this rank waits for no more messages about traffic.
+    /// Whether this rank awaits no more `Traffic` messages.
     pub fn knows_traffic(&self) -> bool {
         self.rank != 0 || self.traffic.len() == self.size as usize
     }
@@ -217,19 +271,30 @@ impl Watcher {
         self.round.is_some() || !self.collections.is_empty()
     }
 
-    /// Takes messages in at a time in seconds, and says what is to be done.
+    /// Processes events at a time in seconds, and returns the actions to carry out.
     pub fn step(
         &mut self,
         now: f64,
-        messages: Vec<(i32, WatcherMessage)>,
+        events: Vec<Event>,
         process: &mut dyn WatchedProcess,
     ) -> Vec<Action> {
         self.now = now;
-        for (from, message) in messages {
-            self.receive(from, message, process);
+        for event in events {
+            match event {
+                Event::Received { from, message } => self.receive(from, message, process),
+                Event::Undelivered {
+                    to,
+                    message,
+                    failure,
+                } => self.try_otherwise(to, message, failure),
+            }
+        }
+        if self.next_greeting.is_some_and(|when| now >= when) {
+            self.next_greeting = None;
+            self.send(self.rank_above(0), WatcherMessage::Hello);
         }
         if now - self.asked > self.settings.report_after + LOST_AFTER * self.longest_pause() {
-            // The leader that was told has asked no more: it is lost, and another one has to lead.
+            // The leader that has reported these calls asks no more, so another rank has to lead.
             self.reported.clear();
         }
         let calls = process.calls();
@@ -253,9 +318,10 @@ impl Watcher {
             self.give_alarm();
         }
         if process.interrupts() > self.interrupts.max(1) {
-            // The report was made when it was interrupted first.
-            self.end_all("interrupted again", INTERRUPTED);
+            // The first interrupt made a report.
+            self.end_all("interrupted again", INTERRUPTED, None);
         }
+        self.fail_alone(process);
         self.interrupts = process.interrupts();
         if let Some((when, pause)) = self.next_look
             && now >= when
@@ -274,7 +340,7 @@ impl Watcher {
         std::mem::take(&mut self.actions)
     }
 
-    /// How long the leader waits at most until it looks again.
+    /// Longest pause in seconds between two looks of the leader.
     fn longest_pause(&self) -> f64 {
         LONGEST_PAUSE.max(PAUSE_PER_RANK * f64::from(self.size))
     }
@@ -284,14 +350,8 @@ impl Watcher {
             WatcherMessage::Alarm { reason, leader } if leader == self.rank => self.hear(reason),
             WatcherMessage::Alarm { reason, leader } => self.pass_on(reason, leader),
             WatcherMessage::Ask(question) => {
-                self.send(from, WatcherMessage::Heard(question.round));
                 let collection = self.begin_collection(question, Some(from), process);
                 self.collections.push(collection);
-            }
-            WatcherMessage::Heard(round) => {
-                if let Some(collection) = self.collection_of(round) {
-                    collection.hear(from);
-                }
             }
             WatcherMessage::Answer { round, notes } => {
                 if let Some(collection) = self.collection_of(round) {
@@ -299,6 +359,67 @@ impl Watcher {
                 }
             }
             WatcherMessage::Traffic(traffic) => self.note_traffic(from, traffic),
+            WatcherMessage::Abort(code) => self.abort(code, None),
+            WatcherMessage::Hello => {}
+        }
+    }
+
+    /// Reacts to a message that could not be delivered.
+    fn try_otherwise(&mut self, to: i32, message: WatcherMessage, failure: Failure) {
+        match message {
+            WatcherMessage::Ask(question) => {
+                let now = self.now;
+                if let Some(collection) = self.collection_of(question.round) {
+                    let questions = collection.lose(to, failure, now);
+                    ask(questions, &mut self.actions);
+                }
+            }
+            // The alarm was sent along the tree: now it is sent directly.
+            WatcherMessage::Alarm { leader, .. } if leader != to => self.send(leader, message),
+            WatcherMessage::Alarm { reason, leader } => {
+                let next = if leader == 0 { 1 } else { 2 * leader };
+                self.alarm_leader(reason, next);
+            }
+            WatcherMessage::Hello => {
+                self.next_greeting = Some(self.now + self.greeting_pause);
+                self.greeting_pause = (2.0 * self.greeting_pause).min(LONGEST_GREETING);
+            }
+            WatcherMessage::Abort(code) => self.abort(code, None),
+            WatcherMessage::Answer { .. } | WatcherMessage::Traffic(_) => {}
+        }
+    }
+
+    /// Ends all ranks some time after this rank has failed, if it can't ask whether they wait for it.
+    fn fail_alone(&mut self, process: &dyn WatchedProcess) {
+        let (Some(why), Some(end)) = (&self.isolation, process.end()) else {
+            return;
+        };
+        let Settings {
+            report_after: wait,
+            end_deadlocks,
+            ..
+        } = self.settings;
+        if end.code == 0 || !end_deadlocks || self.size == 1 {
+            return;
+        }
+        let is_first = self.failed_alone.is_none();
+        let since = *self.failed_alone.get_or_insert(self.now);
+        let rank = self.rank;
+        // Where all ranks fail, the program is over by then.
+        let told = FAILED_ALONE.min(wait);
+        if !is_first && !self.has_told_of_failure && self.now - since >= told {
+            self.has_told_of_failure = true;
+            let text = format!(
+                "mpi4jax: rank {rank} has failed ({}), and can't ask others whether they wait for \
+                 it: {why}. Ending all ranks in {wait} s",
+                end.reason
+            );
+            self.actions.push(Action::Print(fit(&[text])));
+        }
+        if self.now - since >= told + wait {
+            let code = end.code;
+            self.failed_alone = Some(f64::INFINITY);
+            self.end_all(&format!("rank {rank} has failed"), code, None);
         }
     }
 
@@ -308,7 +429,7 @@ impl Watcher {
         all.find(|collection| collection.question().round == round)
     }
 
-    /// The alarm that this rank has reason to give, by the calls that it is in.
+    /// Alarm for which this rank has a new reason, if any.
     fn alarm(&mut self, process: &dyn WatchedProcess) -> Option<Alarm> {
         if process.fails() && !self.has_told_of_end {
             self.has_told_of_end = true;
@@ -332,13 +453,13 @@ impl Watcher {
         (calls.iter().any(is_news) && self.unheard.is_none()).then_some(Alarm::Waiting)
     }
 
-    /// The rank above in the tree of a leader.
+    /// Rank above this one in the tree of a leader.
     fn rank_above(&self, leader: i32) -> i32 {
         let position = (self.rank - leader).rem_euclid(self.size);
         rank_at(position_above(position, self.size), leader, self.size)
     }
 
-    /// Alarms the next one of those that may lead.
+    /// Alarms the next rank that may lead.
     fn give_alarm(&mut self) {
         let along_tree = (self.rank != 0 && self.rank_above(0) != 0).then_some(0);
         let Some(unheard) = &mut self.unheard else {
@@ -347,21 +468,29 @@ impl Watcher {
         let (reason, attempts) = (unheard.reason, unheard.attempts);
         unheard.since = self.now;
         unheard.attempts += 1;
-        // Along the tree, so that rank 0 does not hear of all at once; then directly; then others.
+        // First along the tree, so that rank 0 does not hear from all at once; then rank 0 directly; then
+        // other ranks.
         let others = (0..31).map(|power| 1 << power);
         let mut leaders = along_tree.into_iter().chain([0]).chain(others);
-        let leader = leaders.nth(attempts).unwrap_or(self.rank).min(self.rank);
-        if leader == self.rank {
-            self.hear(reason);
-            self.unheard = None;
-        } else if attempts == 0 {
+        let leader = leaders.nth(attempts).unwrap_or(self.rank);
+        if attempts == 0 && leader < self.rank {
             self.pass_on(reason, leader);
         } else {
-            self.send(leader, WatcherMessage::Alarm { reason, leader });
+            self.alarm_leader(reason, leader);
         }
     }
 
-    /// Passes an alarm on to the leader, but not each of many.
+    /// Alarms a leader of lower rank, or makes this rank the leader.
+    fn alarm_leader(&mut self, reason: Alarm, leader: i32) {
+        if leader < self.rank {
+            self.send(leader, WatcherMessage::Alarm { reason, leader });
+        } else {
+            self.hear(reason);
+            self.unheard = None;
+        }
+    }
+
+    /// Passes an alarm on to the leader, unless a similar one was passed on a short time ago.
     fn pass_on(&mut self, reason: Alarm, leader: i32) {
         let last = self.passed_on.get(&(leader, reason));
         if last.is_some_and(|last| self.now - last < HEARING / 2.0) {
@@ -372,24 +501,24 @@ impl Watcher {
         self.send(above, WatcherMessage::Alarm { reason, leader });
     }
 
-    /// This rank is the leader, and was alarmed.
+    /// Takes an alarm for this rank as the leader.
     fn hear(&mut self, reason: Alarm) {
         if reason == Alarm::Ending {
-            // The ranks that wait for it may not have waited for long.
+            // Ranks that wait for the ended rank may have begun to wait only now.
             self.next_look
                 .get_or_insert((self.now + FIRST_PAUSE, FIRST_PAUSE));
             self.unheard = None;
             return;
         }
         match &mut self.round {
-            // Ranks say so once only.
+            // Ranks give an alarm only once, so the round in progress takes over its reason.
             Some(round) if round.reason != Alarm::Ending => round.reason = round.reason.max(reason),
             _ => self.due = self.due.max(Some(reason)),
         }
     }
 
-    /// This rank is asked, by another one or itself, and asks others. A call that is told to the user is
-    /// not told again.
+    /// Begins to collect notes for a question, of another rank or this one, and asks other ranks. For a
+    /// report, notes that the calls in progress are reported.
     fn begin_collection(
         &mut self,
         question: Question,
@@ -404,6 +533,9 @@ impl Watcher {
             self.reported.extend(ids);
         }
         let mut collection = Collection::new(question, asked_by, self.size, self.now);
+        if collection.question().is_report {
+            collection.add_host(&self.host, self.rank);
+        }
         ask(collection.ask_others(self.now), &mut self.actions);
         collection
     }
@@ -426,7 +558,7 @@ impl Watcher {
         });
     }
 
-    /// Goes on with what it collects, for itself and for others.
+    /// Continues all collections: adds the note of this rank, and sends or evaluates complete ones.
     fn collect(&mut self, process: &mut dyn WatchedProcess) {
         let (rank, now) = (self.rank, self.now);
         let led = self.round.as_mut().map(|round| &mut round.collection);
@@ -437,7 +569,7 @@ impl Watcher {
             {
                 collection.add_own_note(|notes| notes.add(rank, note, groups));
             }
-            ask(collection.give_up(now), &mut self.actions);
+            collection.give_up(now);
             if let Some(notes) = collection.take_if_complete(now) {
                 done.push((collection.asked_by, collection.question().clone(), notes));
             }
@@ -454,12 +586,12 @@ impl Watcher {
         }
     }
 
-    /// All notes are there that come.
+    /// Evaluates the notes of a round: asks for details, reports, or ends all ranks.
     fn end_round(&mut self, round: &Round, notes: &Notes, process: &dyn WatchedProcess) {
         let (reason, about) = (round.reason, &round.collection.question().about);
         let snapshot = Snapshot::new(notes, self.size, about);
         if about.is_empty() {
-            let about = snapshot.questions(MOST_QUESTIONS);
+            let about = snapshot.questions(MAX_QUESTIONS);
             if !about.is_empty() {
                 self.begin_round(reason, about, process);
                 return;
@@ -467,25 +599,25 @@ impl Watcher {
         }
         let diagnosis = diagnose(&snapshot, settling_time(notes, self.settings.report_after));
         let is_deadlock = !diagnosis.stuck.is_empty() && self.settings.end_deadlocks;
-        if is_deadlock && (reason == Alarm::Timeout || fails_anyway(notes)) {
-            self.tell(reason, notes, &diagnosis, true);
+        if is_deadlock && (reason == Alarm::Timeout || fails_anyway(notes, &diagnosis)) {
+            self.tell(reason, notes, &diagnosis, process, true);
             return;
         }
-        let mut is_news = self.rule(round.begin, is_deadlock, notes, &diagnosis);
+        let mut is_news = self.rule(round.begin, is_deadlock, notes, &diagnosis, process);
         is_news |= match reason {
             Alarm::Ending => self.is_news(notes, about),
-            // The waiting may be over by now.
+            // The call may have returned by now.
             Alarm::Waiting => snapshot.calls().next().is_some(),
             Alarm::Interrupted | Alarm::Timeout => true,
         };
         match reason {
-            // All ranks note then that they were reported.
+            // The round for this reason has all ranks note that their calls were reported.
             Alarm::Ending if is_news => self.due = self.due.max(Some(Alarm::Waiting)),
-            _ if is_news => self.tell(reason, notes, &diagnosis, false),
+            _ if is_news => self.tell(reason, notes, &diagnosis, process, false),
             _ => {}
         }
-        // A rank that is awaited may come to its end later, or to a call that does not fit: the
-        // ranks that wait don't alarm again.
+        // An awaited rank may later end, or make a call that does not match. The waiting ranks give no
+        // second alarm, so the leader looks again.
         let is_fine = notes.iter().all(|(_, note)| is_fine(note));
         let due = self.verdict.due(self.settings.report_after);
         let first_look = (self.now + FIRST_PAUSE, FIRST_PAUSE);
@@ -496,14 +628,15 @@ impl Watcher {
         self.next_look = (!is_fine || due.is_some()).then_some((when, pause));
     }
 
-    /// Ends all ranks if nothing has moved since that was announced, or says what has. Gives whether it
-    /// is to be announced.
+    /// Ends all ranks if nothing has moved since the end was announced, or prints which ranks have moved.
+    /// Returns whether the end is to be announced.
     fn rule(
         &mut self,
         asked: f64,
         is_deadlock: bool,
         notes: &Notes,
         diagnosis: &Diagnosis,
+        process: &dyn WatchedProcess,
     ) -> bool {
         if !self.settings.end_deadlocks {
             return false;
@@ -514,7 +647,7 @@ impl Watcher {
             Ruling::Announce => is_deadlock,
             Ruling::End => {
                 let why = format!("nothing has moved for {wait} s");
-                self.end_all(&why, diagnosis.exit_code);
+                self.end_all(&why, diagnosis.exit_code, executor(notes, process));
                 false
             }
             Ruling::Withdraw(moved) => {
@@ -525,15 +658,23 @@ impl Watcher {
         }
     }
 
-    /// Prints the report, and ends all ranks if there is reason to.
-    fn tell(&mut self, reason: Alarm, notes: &Notes, diagnosis: &Diagnosis, is_over: bool) {
+    /// Prints the report, and ends all ranks with `is_over` or after a timeout.
+    fn tell(
+        &mut self,
+        reason: Alarm,
+        notes: &Notes,
+        diagnosis: &Diagnosis,
+        process: &dyn WatchedProcess,
+        is_over: bool,
+    ) {
         for (ranks, note) in notes.iter() {
             let stuck = ranks.iter().filter(|rank| diagnosis.stuck.contains(*rank));
             let calls = stuck.flat_map(|rank| note.calls().iter().map(move |call| (rank, call.id)));
             self.told.extend(calls);
         }
         let mut text = report(notes, self.size, diagnosis);
-        text.extend(lost_hosts(notes, &self.hosts));
+        text.extend(self.unknown_ranks(notes));
+        text.extend(lost_hosts(notes));
         let mut code = None;
         if is_over {
             code = Some(diagnosis.exit_code);
@@ -543,7 +684,7 @@ impl Watcher {
             );
         } else if reason == Alarm::Timeout {
             code = Some(DEADLOCK);
-            text += &timeout_text("all ranks", DEADLOCK);
+            text += &timeout_text(DEADLOCK);
         } else if !diagnosis.stuck.is_empty() && self.settings.end_deadlocks {
             self.verdict.announce(self.now);
             let wait = self.settings.report_after;
@@ -557,11 +698,32 @@ impl Watcher {
             text += "Ctrl-C again ends all ranks\n";
         }
         self.actions.push(Action::Print(text));
-        self.actions.extend(code.map(Action::Abort));
+        if let Some(code) = code {
+            self.abort(code, executor(notes, process));
+        }
     }
 
-    /// Whether there is a deadlock that is not reported, in a program that goes on nevertheless. A
-    /// rank that waits for one in a reported deadlock makes no other one.
+    /// Line about the ranks that can't be asked, if any.
+    fn unknown_ranks(&self, notes: &Notes) -> Option<String> {
+        let unknown = notes
+            .iter()
+            .filter(|(_, note)| note.state == State::NotThere);
+        let unknown: Ranks = unknown.flat_map(|(ranks, _)| ranks.iter()).collect();
+        let why = self
+            .isolation
+            .as_deref()
+            .unwrap_or("mpi4jax was not imported there");
+        let sentence = || {
+            format!(
+                "what {} is not known: {why}.",
+                unknown.with_verb("does", "do")
+            )
+        };
+        (!unknown.is_empty()).then(|| fit(&[sentence()]))
+    }
+
+    /// Whether there is a deadlock that was not reported yet, in a program that continues elsewhere. A rank
+    /// that waits for a rank in a reported deadlock makes no new deadlock.
     fn is_news(&self, notes: &Notes, about: &[Collective]) -> bool {
         if !self.settings.report_after.is_finite() {
             return false;
@@ -588,36 +750,30 @@ fn ending_text(why: &str, code: i32) -> String {
     format!("{why}: ending all ranks with exit code {code}")
 }
 
-/// The last line before an end that is no deadlock's.
-pub fn timeout_text(who: &str, code: i32) -> String {
-    format!("MPI4JAX_TIMEOUT is over: ending {who} with exit code {code}\n")
+/// Last line before an end by the timeout.
+fn timeout_text(code: i32) -> String {
+    format!("MPI4JAX_TIMEOUT is over: ending all ranks with exit code {code}\n")
 }
 
-/// The report of a rank that can't ask the others.
-pub fn report_alone(rank: i32, note: Note, why: &str) -> String {
-    let mut notes = Notes::default();
-    notes.add(rank, note, []);
-    let diagnosis = Diagnosis {
-        findings: vec![format!("what other ranks do is not known: {why}")],
-        stuck: Ranks::default(),
-        exit_code: DEADLOCK,
-    };
-    report(&notes, 1, &diagnosis)
+/// Rank that ends all ranks for a leader that must not call MPI: a rank that is in a call.
+fn executor(notes: &Notes, leader: &dyn WatchedProcess) -> Option<i32> {
+    let mut in_calls = notes.iter().filter(|(_, note)| !note.calls().is_empty());
+    let (ranks, _) = in_calls.next().filter(|_| leader.is_finalised())?;
+    ranks.first()
 }
 
-/// The hosts of which no rank answers, in a line.
-fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
-    let mut answers: BTreeMap<&str, bool> = BTreeMap::new();
-    for (note, host) in notes.by_rank(hosts.len() as i32).into_iter().zip(hosts) {
-        *answers.entry(host).or_default() |= note.state != State::Silent;
-    }
-    let mut lost: Vec<String> = answers
-        .into_iter()
-        .filter(|(_, answers)| !answers)
-        .map(|(host, _)| host.to_owned())
+/// Line about the hosts of which no rank answers, if any.
+fn lost_hosts(notes: &Notes) -> Option<String> {
+    let silent: Ranks = (notes.iter())
+        .filter(|(_, note)| note.state == State::Silent)
+        .flat_map(|(ranks, _)| ranks.iter())
         .collect();
-    let more = lost.len().saturating_sub(MOST_HOSTS);
-    lost.truncate(MOST_HOSTS);
+    let hosts = notes
+        .hosts()
+        .filter(|(_, ranks)| ranks.iter().all(|rank| silent.contains(rank)));
+    let mut lost: Vec<String> = hosts.map(|(host, _)| host.to_owned()).collect();
+    let more = lost.len().saturating_sub(MAX_HOSTS);
+    lost.truncate(MAX_HOSTS);
     if more > 0 {
         lost.push(format!("{more} other hosts"));
     }
@@ -625,13 +781,15 @@ fn lost_hosts(notes: &Notes, hosts: &[String]) -> Option<String> {
     (!lost.is_empty()).then(|| fit(&[sentence()]))
 }
 
-/// Whether a rank has failed, has ended or was interrupted: the others do not wait for long then.
-fn fails_anyway(notes: &Notes) -> bool {
+/// Whether the program fails anyway, as a rank has failed or was interrupted, or as an ended rank is
+/// awaited: then all ranks are ended without a second proof.
+fn fails_anyway(notes: &Notes, diagnosis: &Diagnosis) -> bool {
+    let has_failed = |note: &Note| note.end().is_some_and(|end| end.code != 0);
     let mut notes = notes.iter();
-    notes.any(|(_, note)| note.is_interrupted || note.end().is_some())
+    diagnosis.waits_for_ended || notes.any(|(_, note)| note.is_interrupted || has_failed(note))
 }
 
-/// Whether a rank gives no reason to look again.
+/// Whether the note of a rank gives no reason to look again.
 fn is_fine(note: &Note) -> bool {
     let is_waiting = note.seconds().is_some_and(|seconds| seconds >= SETTLED);
     !is_waiting && note.end().is_none_or(|end| end.code == 0)

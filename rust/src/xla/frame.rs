@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::ffi::{CString, c_int, c_void};
 use std::io::{self, Write};
 use std::mem::offset_of;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -51,23 +51,25 @@ impl<'a> Deref for Buffer<'a> {
 
 impl<'a> Buffer<'a> {
     /// # Safety
-    /// The array has so many elements at its address, and stays there for `'a`.
+    /// The array has its `count` elements at its address, and stays there for `'a`.
     #[inline(always)]
     pub(crate) const unsafe fn lent(facts: BufferFacts<'a>) -> Self {
         Self(facts)
     }
 
-    /// The elements of an array of 32-bit integers in host memory, which no one writes.
+    /// Elements of an array of 32-bit integers in host memory, which no one writes.
     pub fn as_ints(&self) -> Option<&'a [i32]> {
-        if self.dtype != XLA_FFI_DataType_S32 || self.address.is_null() {
+        let start: *const i32 = self.address.cast();
+        let count = usize::try_from(self.count).ok()?;
+        let fits = count <= isize::MAX as usize / size_of::<i32>();
+        if self.dtype != XLA_FFI_DataType_S32 || !fits || start.is_null() || !start.is_aligned() {
             return None;
         }
-        // SAFETY: the promise of `lent`. XLA aligns arrays, and this one is an operand only.
-        Some(unsafe { std::slice::from_raw_parts(self.address.cast(), self.count as usize) })
+        // SAFETY: the promise of `lent`, and this array is an operand only.
+        Some(unsafe { std::slice::from_raw_parts(start, count) })
     }
 
-    /// An array that is nowhere yet.
-    pub const fn nowhere(dtype: XLA_FFI_DataType, count: i64) -> Self {
+    const fn nowhere(dtype: XLA_FFI_DataType, count: i64) -> Self {
         Self(BufferFacts {
             address: ptr::null_mut(),
             dtype,
@@ -76,7 +78,7 @@ impl<'a> Buffer<'a> {
         })
     }
 
-    /// A contiguous part of the array: so many elements from one on, if it has them.
+    /// A contiguous part of the array: `count` elements from `first` on, if it has them.
     pub fn part(&self, first: i64, count: i64) -> Option<Self> {
         let end = first.checked_add(count)?;
         if first < 0 || count < 0 || end > self.count {
@@ -100,6 +102,67 @@ impl<'a> Buffer<'a> {
         }
         let count = usize::try_from(self.count).unwrap_or(0);
         count.saturating_mul(data_type_size(self.dtype))
+    }
+
+    /// Addresses of its bytes.
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.address.addr();
+        start..start.saturating_add(self.bytes())
+    }
+
+    /// Whether some of its bytes are another array's.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (own, others) = (self.addresses(), other.addresses());
+        own.start.max(others.start) < own.end.min(others.end)
+    }
+}
+
+/// Array that a call may write: one of its results. An operand is none, unless a result takes its
+/// memory, as JAX may have other uses for it:
+///
+/// ```compile_fail,E0423
+/// fn written(operand: _core::xla::Buffer) -> _core::xla::ResultBuffer {
+///     _core::xla::ResultBuffer(operand)
+/// }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct ResultBuffer<'a>(Buffer<'a>);
+
+impl<'a> Deref for ResultBuffer<'a> {
+    type Target = Buffer<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'a> From<ResultBuffer<'a>> for Buffer<'a> {
+    #[inline(always)]
+    fn from(result: ResultBuffer<'a>) -> Self {
+        result.0
+    }
+}
+
+impl ResultBuffer<'_> {
+    /// An array that is nowhere yet.
+    pub const fn nowhere(dtype: XLA_FFI_DataType, count: i64) -> Self {
+        Self(Buffer::nowhere(dtype, count))
+    }
+
+    /// [`Buffer::part`] of an array that may be written.
+    pub fn part(&self, first: i64, count: i64) -> Option<Self> {
+        self.0.part(first, count).map(Self)
+    }
+
+    /// One for tests.
+    ///
+    /// # Safety
+    /// As for [`Buffer::lent`], and nobody else uses the array.
+    #[cfg(test)]
+    pub(crate) const unsafe fn lent(facts: BufferFacts<'_>) -> ResultBuffer<'_> {
+        // SAFETY: the caller's promise.
+        ResultBuffer(unsafe { Buffer::lent(facts) })
     }
 }
 
@@ -273,10 +336,11 @@ impl<'a> Frame<'a> {
 
     /// The results, of which there must be exactly `N`, tokens left out.
     #[inline(always)]
-    pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
+    pub fn results<const N: usize>(&self) -> Result<[ResultBuffer<'a>; N]> {
         let (kinds, pointers) = self.returns()?;
         // SAFETY: XLA's own, of the kinds that it says.
-        unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
+        let results = unsafe { buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result")? };
+        Ok(results.map(ResultBuffer))
     }
 
     /// The first `N` operands, of which there are `N` or one more, tokens left out.
@@ -297,10 +361,11 @@ impl<'a> Frame<'a> {
 
     /// The result, if there is one, tokens left out.
     #[inline(always)]
-    pub fn optional_result(&self) -> Result<Option<Buffer<'a>>> {
+    pub fn optional_result(&self) -> Result<Option<ResultBuffer<'a>>> {
         let (kinds, pointers) = self.returns()?;
         // SAFETY: XLA's own, of the kinds that it says.
-        unsafe { optional_buffer(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
+        let result = unsafe { optional_buffer(kinds, XLA_FFI_RetType_BUFFER, pointers, "result")? };
+        Ok(result.map(ResultBuffer))
     }
 
     /// All operands, tokens left out.
@@ -325,10 +390,11 @@ impl<'a> Frame<'a> {
     }
 
     /// All results, tokens left out.
-    pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
+    pub fn all_results(&self) -> Result<Vec<ResultBuffer<'a>>> {
         let (kinds, pointers) = self.returns()?;
         // SAFETY: XLA's own, of the kinds that it says.
-        unsafe { all_buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result") }
+        let results = unsafe { all_buffers(kinds, XLA_FFI_RetType_BUFFER, pointers, "result")? };
+        Ok(results.into_iter().map(ResultBuffer).collect())
     }
 
     /// The data type and the number of elements of the first operand, if there is one.
@@ -685,7 +751,7 @@ unsafe fn see_buffers<'a>(
             address: raw.data,
             dtype: raw.dtype,
             dims,
-            count: count_of(dims),
+            count: checked_count(dims).ok_or_else(|| negative(role, count, dims))?,
         };
         // SAFETY: the array is XLA's, which lends it for the call.
         see(count, unsafe { Buffer::lent(facts) });
@@ -777,7 +843,7 @@ unsafe fn first_array(
             return None;
         }
         let dims: &[i64] = slice(raw.dims, raw.rank, "").ok()?;
-        Some((raw.dtype, count_of(dims)))
+        Some((raw.dtype, checked_count(dims)?))
     }
 }
 
@@ -893,21 +959,28 @@ pub(super) unsafe fn enter_another(
     match outcome {
         Ok(Ok(error)) => error,
         Ok(Err(error)) => report(frame, &error),
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no message");
-            report(frame, &Error::internal(format!("mpi4jax panicked: {text}")))
-        }
+        Err(panic) => report(frame, &Error::of_panic(&*panic)),
     }
 }
 
-/// How many elements an array of this shape has.
+/// Number of elements of an array of this shape, whose sizes are not negative.
 #[inline(always)]
 pub fn count_of(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
+}
+
+/// Number of elements of an array, if no size in its shape is negative.
+#[inline(always)]
+fn checked_count(dims: &[i64]) -> Option<i64> {
+    let signs = dims.iter().fold(0, |signs, dim| signs | dim);
+    (signs >= 0).then(|| count_of(dims))
+}
+
+#[cold]
+fn negative(role: &str, index: usize, dims: &[i64]) -> Error {
+    Error::invalid(format!(
+        "{role} {index} has shape {dims:?}, expected no negative size"
+    ))
 }
 
 #[cfg(test)]

@@ -14,5 +14,5 @@ pub mod raw;
 
 pub use computed::{ComputedNumbers, computed_position, enter_computed};
 pub use data_types::{data_type_name, data_type_size};
-pub use frame::{Buffer, BufferFacts, Frame, count_of, enter, hash};
+pub use frame::{Buffer, BufferFacts, Frame, ResultBuffer, count_of, enter, hash};
 pub use raw::XLA_FFI_Handler as Handler;

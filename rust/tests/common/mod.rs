@@ -226,6 +226,14 @@ impl CallFrame {
         self.attribute(array_attribute(name, values))
     }
 
+    /// Copies that are fused with an exchange (`fused_copies.py`), whose first `updated` results update
+    /// operands. The lists: sent parts and received ones; the numbers, stages and rows of copies
+    /// before and after the messages.
+    pub fn with_copies(self, updated: i64, lists: [&[i64]; 8]) -> Self {
+        let lists = lists.map(|list| [&[list.len() as i64], list].concat());
+        self.list("with_copies", &[&[updated], &lists.concat()[..]].concat())
+    }
+
     /// Lays the frame out in memory and lends it to `body`.
     pub fn lend<R>(mut self, body: impl FnOnce(&mut XLA_FFI_CallFrame) -> R) -> R {
         let api = XLA_FFI_Api {

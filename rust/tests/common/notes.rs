@@ -103,6 +103,7 @@ pub fn collective(size: i32, operation: &str) -> CallNote {
         communicator_name: "COMM_WORLD".into(),
         sequence: 1,
         agreed: Vec::new(),
+        rule: String::new(),
         neighbors: None,
         messages: Vec::new(),
         awaited: None,

@@ -21,7 +21,9 @@ impl Types for Recorder {
     type Aint = isize;
     type Comm = c_int;
     type Datatype = *mut c_void;
+    type Errhandler = c_int;
     type Group = c_int;
+    type Info = c_int;
     type Op = c_int;
     type Request = c_int;
     type Status = c_void;
@@ -115,6 +117,12 @@ trait Argument {
 }
 
 impl Argument for c_int {
+    fn words(self) -> Vec<i64> {
+        vec![self.into()]
+    }
+}
+
+impl Argument for c_char {
     fn words(self) -> Vec<i64> {
         vec![self.into()]
     }
@@ -345,7 +353,7 @@ unsafe extern "C" fn cancel(request: *mut c_int) -> c_int {
 }
 
 /// All functions record their arguments. These also give something, or are asked too often.
-fn functions() -> Functions<Recorder> {
+pub fn functions() -> Functions<Recorder> {
     let mut functions = Functions {
         cancel,
         comm_create_keyval,
@@ -499,7 +507,7 @@ pub struct Nonblocking {
     pub name: &'static str,
     /// The results of the blocking form, which `wait` gives.
     results: Vec<Buffer>,
-    ticket: Box<[f32; 2]>,
+    ticket: Box<Cell<[f32; 2]>>,
     /// The memory of all arrays.
     arrays: Vec<Vec<u64>>,
 }
@@ -546,8 +554,8 @@ impl Nonblocking {
 /// Gives an array memory.
 fn in_memory(buffer: &mut Buffer) -> Vec<u64> {
     let bytes = 16 * buffer.dims.iter().product::<i64>();
-    let memory = vec![0; bytes as usize / size_of::<u64>()];
-    buffer.address = memory.as_ptr() as usize;
+    let mut memory = vec![0; bytes as usize / size_of::<u64>()];
+    buffer.address = memory.as_mut_ptr() as usize;
     memory
 }
 

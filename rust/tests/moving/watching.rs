@@ -1,18 +1,20 @@
-//! The watchers of the processes, which talk over this MPI. Time passes when a test says so.
+//! The watchers of the processes on this MPI. Time passes when a test says so.
 
 use std::collections::HashMap;
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
 use _core::diagnosis::{
-    CallNote, Collective, DEADLOCK, Note, Running, State, ThreadActivity, group_of,
+    CallNote, Collective, DEADLOCK, End, Note, Running, State, ThreadActivity, group_of,
 };
-use _core::mpi::{Abi, IntHandles};
 use _core::recorder::{self, CommunicatorFacts, Group, Identity, Record};
-use _core::watch::{Action, Alarm, Mailbox, Settings, WatchedProcess, Watcher, WatcherMessage};
+use _core::watch::{Action, Mailbox, Settings, WatchedProcess, Watcher};
+
+#[path = "../common/board.rs"]
+mod board;
+use board::Board;
 
 use super::messages::{peers, recv, send};
 use super::mpi::*;
@@ -26,7 +28,7 @@ const SETTINGS: Settings = Settings {
 /// The seconds between two looks of a watcher.
 const STEP: f64 = 0.1;
 /// Waits that take longer are mistakes.
-const MOST_LOOKS: usize = 100_000;
+const MAX_LOOKS: usize = 100_000;
 
 /// A process as its records say it.
 struct Records {
@@ -62,7 +64,11 @@ impl WatchedProcess for Records {
         &self.calls
     }
 
-    fn fails(&self) -> bool {
+    fn end(&self) -> Option<&End> {
+        None
+    }
+
+    fn is_finalised(&self) -> bool {
         false
     }
 
@@ -98,7 +104,7 @@ impl WatchedProcess for Records {
 /// The watcher of a process.
 struct Watched {
     watcher: Watcher,
-    mailbox: Mailbox<IntHandles>,
+    mailbox: Arc<Mailbox>,
     process: Records,
 }
 
@@ -113,16 +119,20 @@ struct Watchers {
 impl Watchers {
     fn new(world: &World) -> Self {
         let group: Arc<Group> = Arc::new((0..world.ranks.len() as i32).collect());
-        let watched = |(rank, objects): (&Rank, _)| {
+        let board = Board::default();
+        let watched = |rank: &Rank| {
             let facts = CommunicatorFacts {
                 name: "COMM_WORLD".into(),
                 group: Arc::clone(&group),
                 identity: Identity::World,
             };
             recorder::set_communicator_facts(rank.comm, facts);
+            let (own, size) = (rank.rank as i32, rank.size as i32);
+            let mailbox = Mailbox::open(own, "here", false, board.of(own), || ()).unwrap();
+            mailbox.publish().unwrap();
             Watched {
-                watcher: Watcher::new(rank.rank as i32, rank.size as i32, SETTINGS),
-                mailbox: Mailbox::new(IntHandles::functions().get().unwrap(), objects),
+                watcher: Watcher::new(own, size, "here", SETTINGS),
+                mailbox,
                 process: Records {
                     rank: *rank,
                     now: 0.0,
@@ -134,12 +144,7 @@ impl Watchers {
         };
         Self {
             now: 0.0,
-            all: world
-                .ranks
-                .iter()
-                .zip(world.watcher_objects())
-                .map(watched)
-                .collect(),
+            all: world.ranks.iter().map(watched).collect(),
             printed: Vec::new(),
             aborted: None,
         }
@@ -149,14 +154,18 @@ impl Watchers {
     fn look(&mut self) {
         for watched in &mut self.all {
             watched.process.look(self.now);
-            let messages = iter::from_fn(|| watched.mailbox.receive()).collect();
+            let events = watched.mailbox.take_events();
             let process = &mut watched.process;
-            for action in watched.watcher.step(self.now, messages, process) {
+            for action in watched.watcher.step(self.now, events, process) {
                 match action {
-                    Action::Send(rank, message) => watched.mailbox.send(rank, &message),
+                    Action::Send(rank, message) => watched.mailbox.send(rank, message),
                     Action::Print(text) => self.printed.push(text),
                     Action::Abort(code) => self.aborted = Some(code),
                 }
+            }
+            // No time passes while messages are on their way.
+            while !watched.mailbox.has_sent_all() {
+                thread::sleep(Duration::from_micros(50));
             }
         }
     }
@@ -172,7 +181,7 @@ impl Watchers {
 
     /// Looks until so many processes are in a call, while no time passes.
     fn until_in_calls(&mut self, count: usize) {
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_LOOKS {
             self.look();
             let in_calls = self
                 .all
@@ -185,20 +194,6 @@ impl Watchers {
         }
         panic!("{count} processes don't come to be in a call");
     }
-
-    /// Ends, as all processes do.
-    fn end(mut self) {
-        for _ in 0..MOST_LOOKS {
-            let ends = self.all.iter_mut().map(|watched| {
-                while watched.mailbox.receive().is_some() {}
-                watched.mailbox.poll_end()
-            });
-            if ends.filter(|is_over| !is_over).count() == 0 {
-                return;
-            }
-        }
-        panic!("the watchers don't come to their end");
-    }
 }
 
 /// Runs a program, while `watch` lets time pass.
@@ -210,7 +205,6 @@ fn watch(body: impl Fn(Rank) + Sync, watch: impl FnOnce(&mut Watchers, &World)) 
         watch(&mut watchers, &world);
     });
     watchers.until_in_calls(0);
-    watchers.end();
 }
 
 /// Fails if a deadlock is not found, or is said of another call.
@@ -272,52 +266,4 @@ fn a_slow_exchange_comes_to_its_end() {
             },
         );
     }
-}
-
-/// Fails if a rank leaves while it is sent a message, so that the sender waits for ever.
-#[test]
-fn nobody_leaves_before_the_last_message() {
-    let world = World::new(2, LATE);
-    let mut watchers = Watchers::new(&world).all;
-    let (mut second, mut first) = (
-        watchers.pop().unwrap().mailbox,
-        watchers.pop().unwrap().mailbox,
-    );
-    assert!(!second.poll_end());
-    let message = WatcherMessage::Alarm {
-        reason: Alarm::Waiting,
-        leader: 1,
-    };
-    first.send(1, &message);
-    for _ in 0..10 {
-        assert!(!first.poll_end() && !second.poll_end());
-    }
-    assert_eq!(second.receive(), Some((0, message.clone())));
-    // Behind its end, a rank has no more to say.
-    second.send(0, &message);
-    for _ in 0..MOST_LOOKS {
-        assert_eq!((first.receive(), second.receive()), (None, None));
-        if first.poll_end() & second.poll_end() {
-            return;
-        }
-    }
-    panic!("a rank does not leave");
-}
-
-/// Fails if a message is freed while it is sent, as where a watcher panics.
-#[test]
-fn a_message_outlives_its_mailbox() {
-    let mut world = World::new(2, LATE);
-    let mut watchers = Watchers::new(&world).all;
-    watchers[0].mailbox.send(
-        1,
-        &WatcherMessage::Alarm {
-            reason: Alarm::Waiting,
-            leader: 1,
-        },
-    );
-    drop(watchers.remove(0));
-    assert_eq!(world.violations(), [""; 0]);
-    assert!(watchers[0].mailbox.receive().is_some());
-    world.is_left_untidy = true;
 }

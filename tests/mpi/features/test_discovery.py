@@ -355,11 +355,11 @@ def test_ids_of_no_common_type():
 
 
 def test_too_many_ids(monkeypatch):
-    monkeypatch.setattr(discovery, "MOST", 3)
+    monkeypatch.setattr(discovery, "MAX_COUNT", 3)
     assert error_of(lambda: from_global([RANK] * on_rank(LAST, 4, 1), None, COMM)) == (
         f"{GLOBAL} 4 integers for argument `global_ids` on rank {LAST}, expected at most 3"
     )
-    monkeypatch.setattr(setup_messages, "MOST", 2 * SIZE)
+    monkeypatch.setattr(setup_messages, "MAX_COUNT", 2 * SIZE)
     assert error_of(lambda: from_global([5] * 3, None, COMM)) == (
         f"unstructured.Plan would send {3 * SIZE} ids to one rank, expected at most "
         f"{2 * SIZE}. Divide them among more ranks"

@@ -527,6 +527,16 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("has_64_bits", [False, True])
+def test_numbers_that_are_a_rank_in_their_lower_bits(has_64_bits):
+    jax.config.update("jax_enable_x64", has_64_bits)  # the fixture resets it
+    x = np.arange(3.0)
+    for destination in (2**32 + LAST, -(2**32), 2**32 - 1):
+        result = migrate(x, np.full(3, destination))
+        assert result.unreachable == 3 * SIZE
+        np.testing.assert_array_equal(result.particles, x)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments(name):
     function, error, text = WRONG[name]

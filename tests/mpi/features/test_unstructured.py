@@ -251,6 +251,9 @@ def test_rows_and_neighbors():
     assert plan.ghost_rows.tolist() == [0, 4]
     assert plan.interior_rows.tolist() == [2]
     assert plan.blocked(2).interior_rows.tolist() == [4, 5]
+    numbers = plan.renumber()
+    rows = np.stack([2 * numbers, 2 * numbers + 1], 1).ravel()
+    np.testing.assert_array_equal(plan.blocked(2).renumber(), rows)
     np.testing.assert_array_equal(plan.renumber(), ids)
     by_lists = {left: ([1], [0]), right: ([3], [4])}
     if left == right:

@@ -13,6 +13,7 @@ import pytest
 from every import every_derivative, every_reduction, over
 from mpi4py import MPI
 
+import mpi4jax
 from mpi4jax import halo
 from mpi4jax import notoken as mpi
 from mpi4jax._testing.cases import CASES, OPERATIONS, OPERATORS
@@ -539,3 +540,18 @@ def test_an_extremum_of_what_a_checkpoint_rounds_differently():
     expected = np.cos(x) * [RANK == LAST, RANK == 0]
     np.testing.assert_allclose(gradient(x), expected, rtol=1e-12)
     assert next(calls) == 2
+
+
+def test_complex_results_in_a_checkpoint():
+    """They are kept for the backward pass, and no message is sent again."""
+
+    def loss(x):
+        y = x * (1 + 2j)
+        y = jnp.sin(mpi.sendrecv(y, y, LEFT, RIGHT))
+        y = jnp.cos(mpi.allreduce(y, MPI.SUM)) * y
+        y = mpi4jax.wait(mpi4jax.isendrecv(y, y, LEFT, RIGHT)) * y
+        return (y * y.conj()).real.sum()
+
+    x = jnp.arange(3.0) + RANK
+    for function in (jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
+        np.testing.assert_allclose(jax.grad(function)(x), jax.grad(loss)(x), rtol=1e-5)

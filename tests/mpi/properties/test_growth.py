@@ -13,6 +13,7 @@ from mpi4py import MPI
 from mpi4jax import _core
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.mpi import handles
+from mpi4jax._internal.operations._eager import EagerProgram
 from mpi4jax._testing.cases import SUM
 from mpi4jax.halo import Plan
 
@@ -26,7 +27,9 @@ def programs_of(comm):
     """The compiled programs of eager calls on a communicator, by operation."""
     programs = handles.communicator("test", comm).programs
     # What is known of operations in flight is there, too.
-    return {key: entry[0] for key, entry in programs.items() if isinstance(entry, tuple)}
+    return {
+        key: entry.run for key, entry in programs.items() if isinstance(entry, EagerProgram)
+    }
 
 
 def fresh_sum():

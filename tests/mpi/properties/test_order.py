@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from every import every_operation
 from jax.experimental.compilation_cache import compilation_cache
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
@@ -225,3 +227,29 @@ def test_loops_from_the_persistent_cache(persistent_cache):
     for _ in range(2):
         np.testing.assert_array_equal(jax.jit(function)(jnp.ones(2)), np.full(2, 128))
         jax.clear_caches()
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10), reason="older JAXs end in an error of their own"
+)
+def test_a_primitive_that_hides_effects():
+    """JAX has no token for what it does not know of."""
+
+    def total(x):
+        return mpi.allreduce(x, MPI.SUM)
+
+    def in_loop(x):
+        return jax.lax.fori_loop(0, 2, lambda _, y: total(y), x)
+
+    for function in (total, in_loop):
+        hiding = Primitive("hiding")
+        hiding.def_abstract_eval(lambda x: x)
+        mlir.register_lowering(hiding, mlir.lower_fun(function, multiple_results=False))
+        for program in (hiding.bind, lambda x, bind=hiding.bind: total(bind(total(x)))):
+            with pytest.raises(
+                NotImplementedError,
+                match="^allreduce was called in a function that the primitive hiding takes "
+                "and whose effects it hides from JAX",
+            ):
+                jax.jit(program)(jnp.ones(3))
+    assert total(1) == MPI.COMM_WORLD.size

@@ -39,6 +39,7 @@ reveal_type(mpi4jax.alltoallv(x, counts, capacity=9))  # tuple[Array, Array]
 reveal_type(mpi4jax.reduce_scatter(x, MPI.SUM))  # Array
 grid = comm.Create_cart([size], [True])
 reveal_type(mpi4jax.neighbor_alltoall(x[:2], fill_value=1.5, comm=grid))  # Array
+reveal_type(mpi4jax.pencil.Layout(grid, (2, 2), axes=[0]).axes)  # tuple[int, ...]
 reveal_type(notoken.exscan(x, MPI.SUM))  # Array
 reveal_type(shift(x, 1))  # Array
 reveal_type(spread(x, MPI.SUM, [0, 0]))  # list[Array]

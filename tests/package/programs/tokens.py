@@ -54,6 +54,7 @@ reveal_type(mpi4jax.allreduce([x], MPI.SUM)[0])  # list[Array]
 reveal_type(mpi4jax.allgatherv((x,), 1, capacity=9)[0])  # tuple[tuple[Array], Array]
 reveal_type(mpi4jax.notoken.tree.bcast([x], 0))  # list[Array]
 reveal_type(mpi4jax.notoken.sendrecv(x, {"a": x}, 0, 0))  # dict[str, Array]
+reveal_type(mpi4jax.unstructured.Plan.from_global(x).size)  # int
 linear = mpi4jax.create_token({"a": x})
 reveal_type(mpi4jax.send(x, 0, token=linear))  # Token
 reveal_type(mpi4jax.tie(x, linear))  # Array

@@ -19,7 +19,9 @@ impl Types for Header {
     type Aint = mpi_sys::MPI_Aint;
     type Comm = mpi_sys::MPI_Comm;
     type Datatype = mpi_sys::MPI_Datatype;
+    type Errhandler = mpi_sys::MPI_Errhandler;
     type Group = mpi_sys::MPI_Group;
+    type Info = mpi_sys::MPI_Info;
     type Op = mpi_sys::MPI_Op;
     type Request = mpi_sys::MPI_Request;
     type Status = mpi_sys::MPI_Status;
@@ -73,7 +75,15 @@ fn kind_within<Wrapper, T: HasKind>(_inner: impl Fn(Wrapper) -> T) -> Kind {
 
 fn check<A>(constants: &Constants)
 where
-    A: Abi<Comm: HasKind, Datatype: HasKind, Group: HasKind, Op: HasKind, Request: HasKind>,
+    A: Abi<
+            Comm: HasKind,
+            Datatype: HasKind,
+            Errhandler: HasKind,
+            Group: HasKind,
+            Info: HasKind,
+            Op: HasKind,
+            Request: HasKind,
+        >,
 {
     assert_eq!(
         A::Comm::KIND,
@@ -84,8 +94,16 @@ where
         kind_within(|handle: mpi_sys::MPI_Datatype| handle.0)
     );
     assert_eq!(
+        A::Errhandler::KIND,
+        kind_within(|handle: mpi_sys::MPI_Errhandler| handle.0)
+    );
+    assert_eq!(
         A::Group::KIND,
         kind_within(|handle: mpi_sys::MPI_Group| handle.0)
+    );
+    assert_eq!(
+        A::Info::KIND,
+        kind_within(|handle: mpi_sys::MPI_Info| handle.0)
     );
     assert_eq!(A::Op::KIND, kind_within(|handle: mpi_sys::MPI_Op| handle.0));
     assert_eq!(
@@ -160,7 +178,9 @@ mod standard {
         type Aint = header::MPI_Aint;
         type Comm = header::MPI_Comm;
         type Datatype = header::MPI_Datatype;
+        type Errhandler = header::MPI_Errhandler;
         type Group = header::MPI_Group;
+        type Info = header::MPI_Info;
         type Op = header::MPI_Op;
         type Request = header::MPI_Request;
         type Status = header::MPI_Status;

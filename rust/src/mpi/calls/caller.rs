@@ -90,7 +90,7 @@ impl<A: Abi> Mpi<A> {
         self.counting.limit
     }
 
-    /// Whether one call of MPI reduces so many elements.
+    /// Whether one call of MPI reduces `count` elements.
     pub fn reduces(&self, count: i64, op: &Operator<A>) -> bool {
         // An operator that is not MPI's own is told the length as an int.
         count <= self.counting.limit || op.is_predefined && self.counting.takes(count)

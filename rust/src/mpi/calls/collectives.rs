@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use super::caller::{Around, Caller, Operator, check_root, recv_address, send_address};
 use super::counts::{Count, CountList, Form, Pass, invoke_collective};
-use super::layout::{check_room, check_sent};
+use super::layout::{check_room, check_sent, sum};
 use crate::mpi::abi::Abi;
 use crate::mpi::buffers::{RecvBuffer, SendBuffer};
 
@@ -99,16 +99,16 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         })
     }
 
-    /// MPI-4.1 §6.10.2, with so many elements for each rank, of which MPI counts `longest` at once.
+    /// MPI-4.1 §6.10.2, with `counts` of elements, one for each rank. MPI may count all elements at once.
     pub fn reduce_scatter(
         self,
         send: SendBuffer,
         recv: RecvBuffer,
         counts: Vec<i64>,
-        longest: i64,
         op: &Operator<A>,
     ) -> Result<(), W::Error> {
-        check_sent(&send, counts.iter().sum());
+        let all = sum(&counts);
+        check_sent(&send, all);
         let own = counts[self.mpi.rank as usize];
         check_room(&recv, own, recv.datatype().size);
         assert!(counts.len() == self.mpi.size as usize && counts.iter().all(|n| *n >= 0));
@@ -116,7 +116,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         let functions = ["MPI_Reduce_scatter", "MPI_Ireduce_scatter"];
         let counts = CountList::new(counts.into_iter());
         self.collective(functions, counts, |mpi, request, counts| {
-            let form = mpi.collective_form(Count(longest), request);
+            let form = mpi.collective_form(Count(all), request);
             let (send, recv) = (send.address::<A>(), recv.address());
             // SAFETY: `send` has the elements of all ranks, and `recv` those of this one.
             Ok(unsafe {
@@ -146,7 +146,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         })
     }
 
-    /// MPI-4.1 §6.8, with blocks of so many elements.
+    /// MPI-4.1 §6.8, with blocks of `count` elements.
     pub fn alltoall(self, send: SendBuffer, recv: RecvBuffer, count: i64) -> Result<(), W::Error> {
         let all = count.saturating_mul(self.mpi.size.into());
         check_sent(&send, all);

@@ -14,7 +14,7 @@ const INT_LIMIT: i64 = c_int::MAX as i64;
 static LIMIT: AtomicI64 = AtomicI64::new(INT_LIMIT);
 static USE_LARGE: AtomicBool = AtomicBool::new(true);
 
-/// Has calls of more than `limit` elements go the ways that are meant for more than an int counts,
+/// Routes calls of more than `limit` elements the ways that are meant for more than an int counts,
 /// with or without MPI's functions for large counts. Tests call it: who has so much memory?
 pub fn set_count_limit(limit: i64, use_large: bool) {
     LIMIT.store(limit.clamp(1, INT_LIMIT), Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub fn sum(counts: &[i64]) -> i64 {
     counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
 }
 
-/// A part of an array: so many elements from one on.
+/// A part of an array: `count` elements from `first` on.
 #[derive(Clone, Copy)]
 pub struct Part {
     /// The first element.
@@ -27,7 +27,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// All of an array of so many elements.
+    /// All of an array of `count` elements.
     pub fn whole(count: i64) -> Self {
         Self { first: 0, count }
     }
@@ -45,7 +45,7 @@ pub(super) struct Lists {
 }
 
 impl Layout {
-    /// So many rows, which are not negative, for each rank.
+    /// The layout with these row counts, none of which is negative, by rank.
     pub fn new(rows: Vec<i64>, row: i64) -> Self {
         assert!(row >= 0 && rows.iter().all(|count| *count >= 0));
         Self { rows, row }
@@ -94,7 +94,7 @@ impl Layout {
         }
     }
 
-    /// Checks that a layout is one for so many ranks, and that a buffer holds so many elements.
+    /// Checks that the layout has a row count for each of `size` ranks.
     pub(super) fn check(&self, size: c_int) {
         assert!(
             self.rows.len() == size as usize,
@@ -114,7 +114,7 @@ pub(super) fn check_sent(send: &SendBuffer, count: i64) {
     );
 }
 
-/// Checks that MPI writes no more than there is room for: so many elements of a type.
+/// Checks that MPI writes no more elements of a type than there is room for.
 #[track_caller]
 #[inline(always)]
 pub(super) fn check_room(recv: &RecvBuffer, count: i64, size: usize) {

@@ -19,7 +19,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
             let typed = mpi.typed(send.count(), send.datatype())?;
             let (form, address) = (mpi.form(typed.count), send.address::<A>());
             let (count, datatype) = (typed.count, typed.datatype);
-            // SAFETY: so many elements are there.
+            // SAFETY: the elements are there.
             Ok(unsafe { invoke!(form.send(address, count, datatype, to.rank, to.tag, mpi.comm)) })
         })
     }
@@ -55,7 +55,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
             let sent = mpi.typed(send.count(), send.datatype())?;
             let received = mpi.typed(recv.count(), recv.datatype())?;
             let form = mpi.form(sent.count.max(received.count));
-            // SAFETY: so many elements are there, and there is room for so many, and for the status.
+            // SAFETY: the elements are there, and there is room for what is received, and for the status.
             Ok(unsafe {
                 invoke!(form.sendrecv(
                     send.address::<A>(),
@@ -86,7 +86,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self.blocking("MPI_Sendrecv", |mpi| {
             let typed = mpi.typed(buffer.count(), buffer.datatype())?;
             let form = mpi.form(typed.count);
-            // SAFETY: so many elements are there, and there is room for the status.
+            // SAFETY: the elements are there, and there is room for the status.
             Ok(unsafe {
                 invoke!(form.sendrecv_replace(
                     buffer.address(),
@@ -108,7 +108,7 @@ impl<A: Abi> Mpi<A> {
     /// Begins to receive a message, or gives MPI's error code.
     ///
     /// # Safety
-    /// There is room for so many elements until the request is done.
+    /// There is room for the elements until the request is done.
     pub unsafe fn irecv(
         &self,
         address: *mut c_void,
@@ -126,7 +126,7 @@ impl<A: Abi> Mpi<A> {
     /// Begins to send a message, or gives MPI's error code.
     ///
     /// # Safety
-    /// So many elements are there, and stay as they are until the request is done.
+    /// The elements are there, and stay as they are until the request is done.
     pub unsafe fn isend(
         &self,
         address: *const c_void,
@@ -139,15 +139,6 @@ impl<A: Abi> Mpi<A> {
             // SAFETY: the caller's promise.
             unsafe { invoke!(form.isend(address, count, datatype, rank, tag, comm, request)) }
         })
-    }
-
-    /// MPI-4.1 §3.8.1: whether a message is there that can be received, or MPI's error code.
-    pub fn iprobe(&self, from: Neighbor, status: StatusPlace<A>) -> Result<bool, c_int> {
-        let (mut flag, slot) = (0, status.address());
-        // SAFETY: the flag may be written, and there is room for the status.
-        let code =
-            unsafe { (self.functions.iprobe)(from.rank, from.tag, self.comm, &raw mut flag, slot) };
-        if code == 0 { Ok(flag != 0) } else { Err(code) }
     }
 
     /// The request that `begin` has MPI give, or the error code.

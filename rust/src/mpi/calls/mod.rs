@@ -7,7 +7,7 @@
 //! - `caller`: one call, in its two forms, with what is done around it.
 //! - `counts`, `derived`, `layout`: counts and data types, and how many elements each rank has.
 //! - `collectives`, `rows`, `messages`, `communicators`: the functions. `exchange`: messages in flight
-//!   at the same time.
+//!   at the same time. `names`: texts that other processes look up.
 
 mod caller;
 mod collectives;
@@ -17,6 +17,7 @@ mod derived;
 mod exchange;
 mod layout;
 mod messages;
+mod names;
 mod outcome;
 mod rows;
 
@@ -25,4 +26,5 @@ pub use collectives::BcastBuffer;
 pub use counts::set_count_limit;
 pub use exchange::{Incoming, Outgoing, PeerBuffer};
 pub use layout::{Layout, Part, sum};
+pub use names::{NameHandles, NameService};
 pub use outcome::{CallError, Outcome, check};

@@ -72,7 +72,7 @@ impl<A: Abi> Mpi<A> {
         )))
     }
 
-    /// The type of a unit of so many elements.
+    /// The data type of a unit of `unit` elements.
     fn unit(&self, unit: i64, datatype: SizedDatatype) -> Result<TypedCount<A>, CallError> {
         match unit {
             1 => self.typed(1, datatype),

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mpi::{Abi, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::recorder::Array;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// An operand as MPI reads it.
@@ -24,7 +24,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// A result as MPI writes it.
     #[inline(always)]
-    pub fn recv_buffer(&self, result: &Buffer) -> Result<RecvBuffer<'_>> {
+    pub fn recv_buffer(&self, result: &ResultBuffer) -> Result<RecvBuffer<'_>> {
         if let Some(departure) = &self.departure {
             return self.room_for(result, departure);
         }
@@ -36,17 +36,17 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// The one result of the call, or what it will be if the call is nonblocking.
     #[inline(always)]
-    pub fn result(&self, to_come: impl FnOnce() -> Result<Array>) -> Result<Buffer<'a>> {
+    pub fn result(&self, to_come: impl FnOnce() -> Result<Array>) -> Result<ResultBuffer<'a>> {
         if self.is_nonblocking() {
-            return to_come().map(|array| Buffer::nowhere(array.dtype, array.count));
+            return to_come().map(|array| ResultBuffer::nowhere(array.dtype, array.count));
         }
         let [result] = self.results()?;
         Ok(result)
     }
 
-    /// The result, which holds so many times what the operand does.
+    /// The result, which holds `blocks` times what the operand does.
     #[inline(always)]
-    pub fn result_of_blocks(&self, operand: &Buffer, blocks: c_int) -> Result<Buffer<'a>> {
+    pub fn result_of_blocks(&self, operand: &Buffer, blocks: c_int) -> Result<ResultBuffer<'a>> {
         let result = self.result(|| {
             Ok(Array {
                 count: operand.count.saturating_mul(blocks.into()),
@@ -57,9 +57,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(result)
     }
 
-    /// The result, of which the operand holds so many blocks. Where there is no operand, the call
-    /// says what it is.
-    pub fn result_of_block(&self, operand: Option<&Buffer>, blocks: c_int) -> Result<Buffer<'a>> {
+    /// The result, which is as large as one of the operand's `blocks` blocks. Where there is no operand, the
+    /// call says what the result is.
+    pub fn result_of_block(
+        &self,
+        operand: Option<&Buffer>,
+        blocks: c_int,
+    ) -> Result<ResultBuffer<'a>> {
         let result = self.result(|| match operand {
             Some(operand) => Ok(Array {
                 count: operand.count / i64::from(blocks),
@@ -78,7 +82,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn result_of_root(
         &self,
         root: c_int,
-        result: impl FnOnce() -> Result<Buffer<'a>>,
+        result: impl FnOnce() -> Result<ResultBuffer<'a>>,
     ) -> Result<RootedResult<'a>> {
         if self.communicator.rank == root {
             return Ok(RootedResult::OfRoot(result()?));
@@ -122,7 +126,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Makes a result what the operand is, which has as many bytes.
-    pub fn forward(&self, operand: &Buffer, result: &Buffer) -> Result<()> {
+    pub fn forward(&self, operand: &Buffer, result: &ResultBuffer) -> Result<()> {
         let (_, bytes) = measure(operand)?;
         if let Some(departure) = &self.departure {
             self.room_for(result, departure)?;
@@ -135,7 +139,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// Makes a result zeros.
-    pub fn store_zeros(&self, result: &Buffer) -> Result<()> {
+    pub fn store_zeros(&self, result: &ResultBuffer) -> Result<()> {
         let (_, bytes) = measure(result)?;
         if let Some(departure) = &self.departure {
             self.room_for(result, departure)?;
@@ -152,7 +156,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn both_buffers(
         &self,
         operand: &Buffer,
-        result: &Buffer,
+        result: &ResultBuffer,
     ) -> Result<(SendBuffer<'_>, RecvBuffer<'_>)> {
         let recv = self.recv_buffer(result)?;
         if self.is_nonblocking() {
@@ -166,12 +170,19 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 }
 
+impl From<&ResultBuffer<'_>> for Array {
+    fn from(result: &ResultBuffer) -> Self {
+        let array: &Buffer = result;
+        array.into()
+    }
+}
+
 /// The result of an operation that only root has, as MPI sees it.
 pub enum RootedResult<'a> {
     /// This rank is root.
-    OfRoot(Buffer<'a>),
+    OfRoot(ResultBuffer<'a>),
     /// It is not, and the program has a result here all the same.
-    Elsewhere(Buffer<'a>),
+    Elsewhere(ResultBuffer<'a>),
     /// There is none here.
     None,
 }

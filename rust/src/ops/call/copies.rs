@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Block, Memory};
 use crate::mpi::{Abi, RecvBuffer, SendBuffer, SizedDatatype};
 use crate::recorder::Array;
-use crate::xla::Buffer;
 use crate::xla::raw::XLA_FFI_DataType;
+use crate::xla::{Buffer, ResultBuffer};
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
     /// Whether the call starts an operation, and another one waits for it.
@@ -41,7 +41,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     #[cold]
     pub(super) fn room_for<'c>(
         &self,
-        result: &Buffer,
+        result: &ResultBuffer,
         departure: &'c InFlight,
     ) -> Result<RecvBuffer<'c>> {
         let (datatype, bytes) = measure(result)?;

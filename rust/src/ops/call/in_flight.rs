@@ -1,7 +1,8 @@
 //! Operations in flight, which own the memory that MPI reads and writes until they are done.
 //!
 //! Whoever begins an operation has this value before, and it has the request at once. So whatever fails
-//! after that, no block goes back to the pool while MPI may use it: dropped too early, it leaks them.
+//! after that, no block goes back to the pool while MPI may use it: dropped too early, or after an error
+//! of MPI's, it leaks them.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -67,27 +68,22 @@ impl InFlight {
         blocks.len() - 1
     }
 
-    /// Takes over a block for MPI to read, at whose begin there are so many elements.
-    pub fn add_send(
-        &self,
-        mut block: Block,
-        count: i64,
-        datatype: SizedDatatype,
-    ) -> SendBuffer<'_> {
-        let address = block.part(0..datatype.bytes(count)).as_ptr();
+    /// Takes over a block for MPI to read, which begins with `count` elements.
+    pub fn add_send(&self, block: Block, count: i64, datatype: SizedDatatype) -> SendBuffer<'_> {
+        let address = block.address(&(0..datatype.bytes(count)));
         self.add_block(block);
         // SAFETY: the block stays as long as this value is borrowed, and nobody writes to it.
         unsafe { SendBuffer::new(address.cast(), count, datatype) }
     }
 
-    /// Takes over a block for MPI to write, with room for so many elements, and gives its index, too.
+    /// Takes over a block for MPI to write, with room for `count` elements, and gives its index, too.
     pub fn add_recv(
         &self,
-        mut block: Block,
+        block: Block,
         count: i64,
         datatype: SizedDatatype,
     ) -> (usize, RecvBuffer<'_>) {
-        let address = block.part(0..datatype.bytes(count)).as_mut_ptr();
+        let address = block.address(&(0..datatype.bytes(count)));
         let index = self.add_block(block);
         // SAFETY: the block stays as long as this value is borrowed, and nobody else has its address.
         (index, unsafe {
@@ -138,12 +134,18 @@ impl InFlight {
         &self.0.get_mut().arrivals
     }
 
-    /// Whether MPI uses its memory no more.
+    /// Whether all requests have ended.
     pub fn is_done(&self) -> bool {
         self.0.borrow().requests.iter().all(OwnedRequest::is_done)
     }
 
-    /// Has MPI make progress, and notes what is done. Once MPI is finalised, nothing ever is.
+    /// Whether MPI uses its memory no more.
+    fn is_free(&self) -> bool {
+        let requests = &self.0.borrow().requests;
+        requests.iter().all(OwnedRequest::has_let_go)
+    }
+
+    /// Lets MPI make progress, and notes what is done. Once MPI is finalised, nothing ever is.
     pub fn test(&mut self) {
         if !is_available() {
             return;
@@ -172,9 +174,9 @@ impl InFlight {
         codes.fold(0, |first, code| if first == 0 { code } else { first })
     }
 
-    /// The memory of what was received, once all requests are done; `None` if some are not.
+    /// The memory of what was received, once all requests are done without an error; else `None`.
     pub fn land(mut self) -> Option<Landed> {
-        self.is_done().then(|| {
+        self.is_free().then(|| {
             let parts = mem::take(self.0.get_mut());
             Landed {
                 blocks: parts.blocks,
@@ -196,7 +198,7 @@ impl Owner for InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if !self.is_done() {
+        if !self.is_free() {
             mem::forget(mem::take(self.0.get_mut()));
         }
     }

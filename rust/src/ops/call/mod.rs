@@ -24,7 +24,7 @@ use crate::mpi::{
     StatusPlace,
 };
 use crate::recorder::{self, Operation, Record, Recording};
-use crate::xla::{Buffer, Frame};
+use crate::xla::{Buffer, Frame, ResultBuffer};
 
 /// A call of an operation on a communicator.
 pub struct Call<'a, A: Abi, M> {
@@ -71,7 +71,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     #[inline(always)]
-    pub fn results<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
+    pub fn results<const N: usize>(&self) -> Result<[ResultBuffer<'a>; N]> {
         self.frame.results()
     }
 
@@ -89,7 +89,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// The result, if the call has one.
     #[inline(always)]
-    pub fn optional_result(&self) -> Result<Option<Buffer<'a>>> {
+    pub fn optional_result(&self) -> Result<Option<ResultBuffer<'a>>> {
         self.frame.optional_result()
     }
 
@@ -99,7 +99,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 
     /// The results of one that gives any number of them.
-    pub fn all_results(&self) -> Result<Vec<Buffer<'a>>> {
+    pub fn all_results(&self) -> Result<Vec<ResultBuffer<'a>>> {
         self.frame.all_results()
     }
 
@@ -113,7 +113,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.attribute(name)
     }
 
-    /// So many rows for each rank.
+    /// A list of integers, such as the number of rows for each rank.
     pub fn ints(&self, name: &str) -> Result<Cow<'a, [i64]>> {
         self.frame.ints_attribute(name)
     }

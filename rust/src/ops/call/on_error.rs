@@ -31,7 +31,7 @@ pub fn failed<A: Abi>(
     let call = record.map(in_words).unwrap_or_default();
     if !raises() {
         log::print_error(&format!("{message} - aborting\n{call}"));
-        abort(functions, communicator, failure.code);
+        abort(functions, Some(communicator), failure.code);
     }
     Error::internal(format!("{message}\n{call}").trim_end())
 }

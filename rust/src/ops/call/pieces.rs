@@ -7,8 +7,8 @@ pub fn piece_at(start: i64, count: i64, length: i64) -> Range<i64> {
     start..start.saturating_add(length).min(count)
 }
 
-/// The pieces of an array of so many elements. The last one may be shorter, or empty if it is the
-/// only one.
+/// The pieces of an array of `count` elements, where pieces have `length`. The last one may be shorter, or
+/// empty if it is the only one.
 pub fn pieces(count: i64, length: i64) -> impl Iterator<Item = Range<i64>> {
     let first = Some(piece_at(0, count, length));
     std::iter::successors(first, move |piece| {

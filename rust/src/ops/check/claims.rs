@@ -49,8 +49,8 @@ pub struct Comparison<'a, A: Abi> {
 }
 
 impl<A: Abi> Comparison<'_, A> {
-    /// The report, if the ranks do not agree. Each has so many elements in a row of its
-    /// array, if that has any.
+    /// The report, if the ranks do not agree. `row` is the number of elements in a row of this rank's array,
+    /// if that has any.
     pub fn disagreement(&self, record: &Record, row: Option<i64>) -> Result<Option<Vec<String>>> {
         let claim = claim(record);
         // The ranks agree if their largest and their smallest claim are equal. One reduction finds both,
@@ -148,8 +148,7 @@ impl<A: Abi> Comparison<'_, A> {
 }
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// Has the ranks compare what they are about to call. If it does not fit, it is an error on all
-    /// of them.
+    /// Compares what the ranks are about to call. If that does not fit, it is an error on all of them.
     pub fn check_collective(&self, record: &Record) -> Result<()> {
         if self.communicator.size == 1 {
             return Ok(());
@@ -168,7 +167,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         Ok(())
     }
 
-    /// Has ranks compare what they call: it is an error on all of them if there is a report. Gives the
+    /// Compares what the ranks call: it is an error on all of them if there is a report. Gives the
     /// communicator on which they do so.
     fn refuse_if(
         &self,
@@ -185,7 +184,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         }
     }
 
-    /// The elements in a row of the array that a rank has, where ranks have so many rows each.
+    /// Number of elements in a row of this rank's array, where the call says how many rows each rank has.
     fn row(&self, record: &Record) -> Result<Option<i64>> {
         if record.attribute("counts").is_none() || record.operation.scope != Scope::All {
             return Ok(None);

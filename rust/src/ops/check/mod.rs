@@ -20,7 +20,7 @@ use crate::ops::call::on_error;
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Has calls compared from now on, or not. All processes do the same.
+/// Sets whether calls are compared from now on. All processes set the same.
 pub fn set_check(enable: bool) {
     IS_ENABLED.store(enable, Ordering::Relaxed);
 }
@@ -100,7 +100,7 @@ pub fn refuse<A: Abi>(
                 .blocking(|_| Error::internal("no barrier"))
                 .barrier();
         }
-        abort(functions, communicator, DEADLOCK);
+        abort(functions, Some(communicator), DEADLOCK);
     }
     report.join("\n")
 }

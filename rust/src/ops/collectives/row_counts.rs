@@ -14,7 +14,7 @@ use crate::mpi::{Abi, PredefinedOp, RecvBuffer, SendBuffer};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::items;
 use crate::ops::check::{byte_type, number_type};
-use crate::xla::{Buffer, raw};
+use crate::xla::{Buffer, ResultBuffer, raw};
 
 /// How many counts an error shows.
 const SHOWN: usize = 8;
@@ -40,7 +40,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 
     /// Writes the numbers of a result.
-    fn write_counts(&self, result: &Buffer, counts: &[i64]) -> Result<()> {
+    fn write_counts(&self, result: &ResultBuffer, counts: &[i64]) -> Result<()> {
         let is_long = is_long(result)?;
         if result.count != counts.len() as i64 {
             return Err(Error::invalid(format!(

@@ -11,7 +11,7 @@ use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
-use crate::xla::{Buffer, count_of};
+use crate::xla::{Buffer, ResultBuffer, count_of};
 
 /// How many rows of an array each rank has, in rank order and without gaps.
 struct Shares(Vec<i64>);
@@ -37,13 +37,13 @@ impl Shares {
         self.0[call.communicator.rank as usize]
     }
 
-    /// The layout of rows with so many elements each.
+    /// The layout of rows with `row` elements each.
     fn layout(self, row: i64) -> Layout {
         Layout::new(self.0, row)
     }
 }
 
-/// How many rows there are for each of so many ranks or neighbors.
+/// Number of rows for each of `size` ranks or neighbors.
 pub fn row_counts<A: Abi, M: Memory>(
     call: &Call<A, M>,
     name: &str,
@@ -68,7 +68,7 @@ fn checked_counts(
     )))
 }
 
-/// The elements in a row of an array that must have so many rows.
+/// Number of elements in a row of an array that must have `rows` rows.
 pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     match array.dims.split_first() {
         Some((first, rest)) if *first == rows => Ok(count_of(rest)),
@@ -92,13 +92,13 @@ fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     )))
 }
 
-/// The result of a call, which has so many rows as those of the operand.
+/// The result of a call, which has `rows` rows like those of the operand, of `row` elements each.
 pub fn result_of_rows<'a, A: Abi, M: Memory>(
     call: &Call<'a, A, M>,
     operand: &Buffer,
     row: i64,
     rows: i64,
-) -> Result<Buffer<'a>> {
+) -> Result<ResultBuffer<'a>> {
     let result = call.result(|| {
         Ok(Array {
             count: rows.saturating_mul(row),
@@ -111,7 +111,8 @@ pub fn result_of_rows<'a, A: Abi, M: Memory>(
     Ok(result)
 }
 
-/// The elements in a row of two arrays that have room for so many rows, and may have more.
+/// Number of elements in a row of two arrays that have room for the rows sent and received, and may have
+/// more.
 fn row_of_both((operand, sent): (&Buffer, i64), (result, received): (&Buffer, i64)) -> Result<i64> {
     let with_room = |array: &Buffer, rows: i64| array.dims.first().map_or(rows, |n| rows.max(*n));
     check_rows(operand, result, with_room(result, received))?;
@@ -139,7 +140,7 @@ pub fn allgatherv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 fn all_gather<A: Abi, M: Memory>(
     call: &Call<A, M>,
     operand: &Buffer,
-    result: &Buffer,
+    result: &ResultBuffer,
     row: i64,
     shares: Shares,
 ) -> Result<()> {
@@ -150,7 +151,7 @@ fn all_gather<A: Abi, M: Memory>(
         .allgatherv(send, recv, &layout)
 }
 
-/// The access of a call that reads and writes so many elements.
+/// The access of a call that reads `read` elements and writes `written`.
 fn access(read: i64, written: i64, datatype: SizedDatatype) -> Access {
     let bytes = |elements: i64| (elements as usize).saturating_mul(datatype.size);
     Access::first(bytes(read), bytes(written))
@@ -179,7 +180,7 @@ pub fn alltoallv_rows<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 fn all_to_all<A: Abi, M: Memory>(
     call: &Call<A, M>,
     (operand, sent): (&Buffer, Shares),
-    (result, received): (&Buffer, Shares),
+    (result, received): (&ResultBuffer, Shares),
     row: i64,
 ) -> Result<()> {
     let (send, recv) = (call.send_buffer(operand)?, call.recv_buffer(result)?);
@@ -214,13 +215,9 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (send, mut recv) = (call.send_buffer(&operand)?, call.recv_buffer(&result)?);
     let counts = shares.0.iter().map(|rows| rows.saturating_mul(row));
     let counts: Vec<i64> = counts.collect();
-    // MPI may hand the rows of all ranks to an operator at once.
-    let longest = if op.is_predefined {
-        counts.iter().fold(0, |n, m| n.max(*m))
-    } else {
-        send.count()
-    };
-    if !call.mpi.reduces(longest, &op) {
+    // MPI may hand the rows of all ranks to an operator at once, and Open MPI 5.0 adds their counts up in
+    // an int.
+    if !call.mpi.reduces(send.count(), &op) {
         return reduce_each(call, send, recv, &op, |rank| counts[rank as usize]);
     }
     // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
@@ -230,7 +227,7 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     let count = recv.count();
     call.collective(&Access::WHOLE, || items(count))
-        .reduce_scatter(send, recv, counts, longest, &op)
+        .reduce_scatter(send, recv, counts, &op)
 }
 
 /// MPI-4.1 §6.6: some rows of root's operand, on each rank. That of others is not read.
@@ -250,7 +247,7 @@ fn scattered_rows<'a, A: Abi, M: Memory>(
     call: &Call<'a, A, M>,
     operand: Option<&Buffer>,
     shares: &Shares,
-) -> Result<(Buffer<'a>, i64)> {
+) -> Result<(ResultBuffer<'a>, i64)> {
     let own = shares.own(call);
     if !call.is_nonblocking() {
         let [result] = call.results()?;

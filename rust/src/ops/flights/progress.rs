@@ -25,7 +25,7 @@ const WORK: Duration = Duration::from_micros(5);
 /// The thread sleeps when there was nothing in flight for so long.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Has a thread see to what is in flight, or not: MPI has to allow calls from several threads.
+/// Sets whether a thread sees to what is in flight, for which MPI has to allow calls from several threads.
 pub fn set_pushing(is_pushed: bool) {
     IS_PUSHED.store(is_pushed, Ordering::Relaxed);
 }
@@ -33,8 +33,8 @@ pub fn set_pushing(is_pushed: bool) {
 /// The thread has this while it may call MPI.
 static IN_MPI: Mutex<()> = Mutex::new(());
 
-/// Has the thread call MPI no more, which is about to be finalised. Waits until it has left MPI, but not
-/// for ever: it may be in an operator made from a Python function, which needs the GIL.
+/// Stops the thread's calls of MPI, which is about to be finalised. Waits until the thread has left MPI, but
+/// not for ever: it may be in an operator made from a Python function, which needs the GIL.
 pub fn stop() {
     const PATIENCE: Duration = Duration::from_secs(5);
     set_pushing(false);
@@ -53,7 +53,7 @@ pub fn start() {
     STARTED.get_or_init(|| os_thread::spawn("mpi4jax-progress", push).is_ok());
 }
 
-/// Has MPI move what is in flight, for good.
+/// Calls MPI, again and again, so that it moves what is in flight. Never returns.
 fn push() {
     let mut last_work = Instant::now();
     // By what the last look has found: on a busy machine, much time may pass from one to the next.

@@ -22,15 +22,15 @@ use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::{Arrival, InFlight};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::messages::exchange::{Elements, Transfer, in_words, messages_of_copy, transfers};
+use crate::ops::messages::exchange::{Elements, Received, in_words, messages_of_copy, transfers};
 use crate::recorder::Array;
-use crate::xla::Buffer;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
+use crate::xla::{Buffer, ResultBuffer};
 
 /// An operation that a call is about to start: all that can fail before MPI is called has been done.
 struct Departure<'a> {
     flight: Flight,
-    ticket: Buffer<'a>,
+    ticket: ResultBuffer<'a>,
 }
 
 impl<'a> Departure<'a> {
@@ -104,10 +104,10 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<T
 }
 
 /// The arrays to be received, which are nowhere yet, each by its type and its size.
-fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<Buffer<'static>>> {
+fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<ResultBuffer<'static>>> {
     let numbers = call.ints("arrays")?;
     let pairs = numbers.chunks_exact(2);
-    let arrays = pairs.map(|pair| Buffer::nowhere(pair[0] as XLA_FFI_DataType, pair[1]));
+    let arrays = pairs.map(|pair| ResultBuffer::nowhere(pair[0] as XLA_FFI_DataType, pair[1]));
     Ok(arrays.collect())
 }
 
@@ -119,7 +119,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let mut sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
     let received = transfers(call, expected(call)?, "sources", "recvtags")?;
     let is_anyones =
-        |transfer: &Transfer| transfer.peer.rank < 0 && !transfer.is_with_nobody::<A>();
+        |transfer: &Received| transfer.peer.rank < 0 && !transfer.is_with_nobody::<A>();
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
     if has_parts && received.iter().any(is_anyones) {
         return Err(Error::invalid(
@@ -160,11 +160,11 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 /// Makes room for an array that is received. Adds the messages in which it is.
 fn add_arrival<'f, A: Abi, M: Memory>(
     call: &Call<A, M>,
-    transfer: &Transfer,
+    transfer: &Received,
     messages: &mut Vec<Incoming<'f, A>>,
     in_flight: &'f InFlight,
 ) -> Result<()> {
-    let Transfer { array, peer } = transfer;
+    let Received { array, peer } = transfer;
     let (datatype, bytes) = measure(array)?;
     if transfer.is_with_nobody::<A>() {
         let block = in_flight.add_block(Block::take(bytes));

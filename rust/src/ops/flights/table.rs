@@ -36,8 +36,8 @@ pub struct Flight {
 /// them: there are as many as floats tell apart.
 const IDS: u32 = 1 << 24;
 /// How many flights are kept for which nobody may wait.
-const MOST_PERHAPS_LOST: usize = 1024;
-/// So many are known when they are over: the last ones.
+const MAX_PERHAPS_LOST: usize = 1024;
+/// Number of flights that are still known when they are over: the last ones.
 const REMEMBERED: usize = 4096;
 
 /// A flight, and what is known of it without a lock on it.
@@ -112,7 +112,7 @@ impl Flights {
     /// Notes a flight for which nobody may wait, and forgets the oldest of those.
     fn may_lose(&mut self, flight_id: u32) {
         self.perhaps_lost.push_back(flight_id);
-        if self.perhaps_lost.len() <= MOST_PERHAPS_LOST {
+        if self.perhaps_lost.len() <= MAX_PERHAPS_LOST {
             return;
         }
         let oldest = self.perhaps_lost.pop_front().unwrap_or(flight_id);
@@ -323,7 +323,7 @@ mod tests {
         let in_mpi = lock(&flight);
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
-            for _ in 0..=MOST_PERHAPS_LOST {
+            for _ in 0..=MAX_PERHAPS_LOST {
                 keep(that_may_be_lost());
             }
             done.send(()).unwrap();

@@ -17,17 +17,22 @@ use crate::ops::call::in_flight::InFlight;
 use crate::ops::call::pieces::pieces_to_the_end;
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::local::{array_at, make_copies, see, updated_and_others};
+use crate::ops::local::NumberedArrays;
 use crate::recorder::Array;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 /// An array, and the process that it goes to or comes from.
-pub struct Transfer<'a> {
-    pub array: Buffer<'a>,
+pub struct Transfer<B> {
+    pub array: B,
     pub peer: Neighbor,
 }
 
-impl Transfer<'_> {
+/// An array that is sent.
+pub type Sent<'a> = Transfer<Buffer<'a>>;
+/// One that is received.
+pub type Received<'a> = Transfer<ResultBuffer<'a>>;
+
+impl<B> Transfer<B> {
     /// Whether the program has computed that there is no process, but `MPI_PROC_NULL` (MPI-4.1 §3.10).
     /// If it is received, the program puts another array in its place.
     pub fn is_with_nobody<A: Abi>(&self) -> bool {
@@ -36,12 +41,12 @@ impl Transfer<'_> {
 }
 
 /// Each array with its process, by the attributes that say so.
-pub fn transfers<'a, A: Abi, M: Memory>(
+pub fn transfers<A: Abi, M: Memory, B>(
     call: &Call<A, M>,
-    arrays: Vec<Buffer<'a>>,
+    arrays: Vec<B>,
     rank_list: &str,
     tag_list: &str,
-) -> Result<Vec<Transfer<'a>>> {
+) -> Result<Vec<Transfer<B>>> {
     let (ranks, tags) = (call.ints(rank_list)?, call.ints(tag_list)?);
     if ranks.len() != arrays.len() || tags.len() != arrays.len() {
         return Err(Error::invalid(format!(
@@ -77,7 +82,8 @@ fn to_int(name: &str, value: i64) -> Result<c_int> {
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (operands, results) = (call.all_operands()?, call.all_results()?);
     let Some(numbers) = call.optional_ints("with_copies")? else {
-        return transfer(call, operands, results);
+        let (sent, received) = sides(call, operands, results)?;
+        return transfer(call, &sent, &received);
     };
     if M::IS_ON_DEVICE {
         return Err(Error::invalid("copies on a device are not the core's"));
@@ -86,13 +92,18 @@ pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         return Err(Error::invalid("attribute `with_copies` is empty"));
     };
     let [sent, received, before @ .., copies, stages, rows] = split_lists::<8>(lists)?;
-    let (old, _) = updated_and_others(*updated, &operands, &results)?;
-    see(&operands, &results[old.len()..]);
-    let mut arrays = operands;
-    arrays.extend(results);
-    make_copies(before, &arrays)?;
-    transfer(call, parts(&arrays, sent)?, parts(&arrays, received)?)?;
-    make_copies([copies, stages, rows], &arrays)
+    let arrays = NumberedArrays::new(*updated, operands, results)?;
+    arrays.make_copies(before)?;
+    let sent = parts(sent, |array, first, count| {
+        Ok(arrays.source(array)?.part(first, count))
+    })?;
+    let received = parts(received, |array, first, count| {
+        Ok(arrays.result(array)?.part(first, count))
+    })?;
+    let (sent, received) = sides(call, sent, received)?;
+    check_apart(&sent, &received)?;
+    transfer(call, &sent, &received)?;
+    arrays.make_copies([copies, stages, rows])
 }
 
 /// Lists of numbers, one behind the other, each behind its length.
@@ -112,12 +123,12 @@ fn split_lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
     Err(no_lists())
 }
 
-/// Contiguous parts of arrays. There are three numbers for each: the index of the array, the first element
-/// of the part, and how many elements there are.
-fn parts<'a>(arrays: &[Buffer<'a>], spans: &[i64]) -> Result<Vec<Buffer<'a>>> {
+/// Contiguous parts of arrays. There are three numbers for each: that of the array, the first element of the
+/// part, and how many elements there are.
+fn parts<B>(spans: &[i64], part_of: impl Fn(i64, i64, i64) -> Result<Option<B>>) -> Result<Vec<B>> {
     let part = |span: &[i64]| {
         let part = match *span {
-            [array, first, count] => array_at(arrays, array)?.part(first, count),
+            [array, first, count] => part_of(array, first, count)?,
             _ => None,
         };
         part.ok_or_else(|| Error::invalid(format!("{span:?} is no part of an array")))
@@ -125,28 +136,64 @@ fn parts<'a>(arrays: &[Buffer<'a>], spans: &[i64]) -> Result<Vec<Buffer<'a>>> {
     spans.chunks(3).map(part).collect()
 }
 
-/// Sends arrays, and receives others.
-fn transfer<A: Abi, M: Memory>(
+/// Both sides of an exchange: arrays that some process is sent, and those that one sends.
+fn sides<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: Vec<Buffer>,
-    received: Vec<Buffer>,
-) -> Result<()> {
+    sent: Vec<Buffer<'a>>,
+    received: Vec<ResultBuffer<'a>>,
+) -> Result<(Vec<Sent<'a>>, Vec<Received<'a>>)> {
     let mut sent = transfers(call, sent, "dests", "sendtags")?;
     let mut received = transfers(call, received, "sources", "recvtags")?;
     sent.retain(|transfer| !transfer.is_with_nobody::<A>());
     received.retain(|transfer| !transfer.is_with_nobody::<A>());
+    Ok((sent, received))
+}
+
+/// Checks that MPI writes no message to memory of another one, in flight at the same time (MPI-4.1 §3.7.2).
+fn check_apart(sent: &[Sent], received: &[Received]) -> Result<()> {
+    let read = sent.iter().map(|sent| (sent.array.addresses(), false));
+    let written = received.iter();
+    let written = written.map(|received| (received.array.addresses(), true));
+    let mut messages: Vec<_> = read.chain(written).collect();
+    messages.retain(|(addresses, _)| !addresses.is_empty());
+    messages.sort_unstable_by_key(|(addresses, _)| addresses.start);
+    let (mut read_end, mut written_end) = (0, 0);
+    for (addresses, is_written) in messages {
+        let is_apart =
+            written_end <= addresses.start && (!is_written || read_end <= addresses.start);
+        if !is_apart {
+            return Err(Error::invalid(
+                "a message is received into memory of another one",
+            ));
+        }
+        let end = if is_written {
+            &mut written_end
+        } else {
+            &mut read_end
+        };
+        *end = addresses.end.max(*end);
+    }
+    Ok(())
+}
+
+/// Sends arrays, and receives others.
+fn transfer<A: Abi, M: Memory>(
+    call: &Call<A, M>,
+    sent: &[Sent],
+    received: &[Received],
+) -> Result<()> {
     let is_plain = call.checked.is_none() && !call.communicator.is_in_pieces();
     if is_plain {
-        all_at_once(call, &sent, &received)
+        all_at_once(call, sent, received)
     } else {
-        one_after_another(call, &sent, &received)
+        one_after_another(call, sent, received)
     }
 }
 
 fn all_at_once<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &[Transfer],
-    received: &[Transfer],
+    sent: &[Sent],
+    received: &[Received],
 ) -> Result<()> {
     let outgoing = sent
         .iter()
@@ -163,15 +210,16 @@ fn all_at_once<A: Abi, M: Memory>(
     })
 }
 
-pub fn in_words(sent: &[Transfer], received: &[Transfer]) -> String {
-    let of = |arrow: &str, transfers: &[Transfer]| {
-        let words = transfers.iter().map(|Transfer { array, peer }| {
-            let Neighbor { rank, tag } = peer;
-            format!("{arrow} {rank} (tag {tag}, {} items)", array.count)
-        });
-        words.collect::<Vec<_>>().join(", ")
+pub fn in_words(sent: &[Sent], received: &[Received]) -> String {
+    let message = |arrow: &str, count: i64, Neighbor { rank, tag }: Neighbor| {
+        format!("{arrow} {rank} (tag {tag}, {count} items)")
     };
-    let mut both = vec![of("<-", received), of("->", sent)];
+    let received = received.iter();
+    let received = received.map(|received| message("<-", received.array.count, received.peer));
+    let sent = sent.iter();
+    let sent = sent.map(|sent| message("->", sent.array.count, sent.peer));
+    let both = [received.collect(), sent.collect()];
+    let mut both = both.map(|words: Vec<_>| words.join(", ")).to_vec();
     both.retain(|words| !words.is_empty());
     both.join(" / ")
 }
@@ -233,7 +281,7 @@ impl Elements {
 /// The messages in which an array is sent from a copy of it, behind its label if it has one.
 pub fn messages_of_copy<'f, A: Abi, M: Memory>(
     call: &Call<A, M>,
-    Transfer { array, peer }: &Transfer,
+    Transfer { array, peer }: &Sent,
     in_flight: &'f InFlight,
 ) -> Result<Vec<Outgoing<'f, A>>> {
     let mut messages = Vec::new();
@@ -257,8 +305,8 @@ pub fn messages_of_copy<'f, A: Abi, M: Memory>(
 /// They are sent from copies, as they may be in flight for long after a receive has failed.
 fn one_after_another<A: Abi, M: Memory>(
     call: &Call<A, M>,
-    sent: &[Transfer],
-    received: &[Transfer],
+    sent: &[Sent],
+    received: &[Received],
 ) -> Result<()> {
     let sends = InFlight::default();
     let mut outgoing = Vec::new();

@@ -27,7 +27,7 @@ use crate::ops::call::log_text::items;
 use crate::ops::check::{number_type, world_rank};
 use crate::ops::collectives::rows::{result_of_rows, row_counts, row_of};
 use crate::recorder::Array;
-use crate::xla::Buffer;
+use crate::xla::{Buffer, ResultBuffer};
 
 /// The ends of the edges that a call follows, in the order of its blocks.
 struct Edges {
@@ -62,7 +62,7 @@ impl Edges {
     }
 }
 
-/// Blocks of so many elements, one behind the other.
+/// Blocks that lie one behind the other, from the number of elements in each.
 fn in_a_row(counts: impl Iterator<Item = i64>) -> impl Iterator<Item = Part> {
     let mut next = 0i64;
     counts.map(move |count| {
@@ -85,8 +85,8 @@ fn outgoing<'b, A: Abi, M: Memory>(
         .collect()
 }
 
-/// The messages in which blocks of so many elements are received, one behind the other, but for those from
-/// no process.
+/// The messages in which blocks are received, one behind the other, but for those from no process. `counts`
+/// gives the number of elements in each block.
 fn incoming<'b, A: Abi, M: Memory>(
     call: &Call<A, M>,
     peers: impl Iterator<Item = Neighbor>,
@@ -122,17 +122,17 @@ fn run_messages<A: Abi, M: Memory>(
     }
 }
 
-/// Blocks of at most so many bytes travel together if they are between the same two processes. From
-/// about twice that on, packing them is slower as often as it is faster.
+/// Most bytes of a block that travels together with others between the same two processes. From about twice
+/// that on, packing them is slower as often as it is faster.
 const SMALL: usize = 1 << 10;
 
-/// A call with blocks of one size: so many elements each. In the operand, one begins `stride` elements
-/// after the other.
+/// A call with blocks of one size: `count` elements each. In the operand, each begins `stride` elements
+/// after the one before.
 struct Blocks<'c, A: Abi, M: Memory> {
     call: &'c Call<'c, A, M>,
     edges: Edges,
     operand: Buffer<'c>,
-    result: Buffer<'c>,
+    result: ResultBuffer<'c>,
     count: i64,
     stride: i64,
 }

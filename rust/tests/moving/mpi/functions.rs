@@ -692,30 +692,6 @@ unsafe extern "C" fn cancel(request: *mut c_int) -> c_int {
     0
 }
 
-unsafe extern "C" fn iprobe(
-    source: c_int,
-    tag: c_int,
-    comm: c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> c_int {
-    code_of(Caller::call("MPI_Iprobe", comm, |caller| {
-        let process = caller.network.process_of(caller.member);
-        caller.network.progress(process);
-        let message = caller.network.probe(caller.member, source, tag);
-        set(flag, c_int::from(message.is_some()));
-        if let Some((_, message)) = message {
-            let value = Status {
-                source: message.source,
-                tag: message.tag,
-                bytes: message.bytes(),
-                is_cancelled: false,
-            };
-            fill(status, &value);
-        }
-    }))
-}
-
 unsafe extern "C" fn get_count(status: *const c_void, datatype: c_int, count: *mut c_int) -> c_int {
     let size = with(|network| network.datatypes[&datatype].size());
     set(count, get(status.cast::<c_int>()) / size as c_int);
@@ -939,7 +915,6 @@ pub fn functions() -> Functions<IntHandles> {
         error_string,
         get_count,
         ibarrier,
-        iprobe,
         op_create,
         status_set_elements,
         test,

@@ -23,9 +23,8 @@ use std::sync::{MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use _core::mpi::{Abi, Communicator, IntHandles, Neighbors, PredefinedOp, REGISTRY, SizedDatatype};
+use _core::mpi::{Abi, IntHandles, Neighbors, PredefinedOp, REGISTRY};
 use _core::ops;
-use _core::watch::Objects;
 use _core::xla::Handler;
 
 use self::network::{Lateness, wait_until, with};
@@ -113,25 +112,6 @@ impl World {
             is_left_untidy: false,
             _alone: alone,
         }
-    }
-
-    /// A communicator of all processes, as the watcher of each has it.
-    pub fn watcher_objects(&self) -> Vec<Objects> {
-        let size = self.ranks.len();
-        let handles = with(|network| {
-            let context = network.new_context((0..size).collect());
-            network.contexts[context].handles.clone()
-        });
-        let own = |(rank, handle): (usize, c_int)| Objects {
-            // SAFETY: this MPI has just made it.
-            communicator: unsafe {
-                Communicator::new(handle as usize, rank as c_int, size as c_int, 0)
-            },
-            // SAFETY: a predefined type.
-            byte: unsafe { SizedDatatype::new(Element::Byte.handle() as usize, 1) },
-            any_source: network::ANY_SOURCE,
-        };
-        handles.into_iter().enumerate().map(own).collect()
     }
 
     /// Runs `body` on a thread for each process.
@@ -268,16 +248,16 @@ impl Rank {
         operation: &str,
         call: CallFrame,
     ) -> Result<Ticket, (c_int, String)> {
-        let ticket = Ticket(Box::new([0.0; 2]));
-        let call = call.ints(&[("may_be_lost", 0)]).result(ticket.buffer());
-        self.call(operation, call)?;
-        Ok(ticket)
+        let mut ticket = Box::new([0.0; 2]);
+        let call = call.ints(&[("may_be_lost", 0)]);
+        self.call(operation, call.result(array_mut(&mut *ticket)))?;
+        Ok(Ticket(ticket))
     }
 
     /// Waits for an operation, and has its results written.
     pub fn wait(&self, ticket: &Ticket, results: &mut [&mut [f32]]) -> Outcome {
         let call = self.on().ints(&[("may_be_zero", 0), ("started", 0)]);
-        let call = call.operand(ticket.buffer());
+        let call = call.operand(array(&*ticket.0));
         let results = results.iter_mut();
         let call = results.fold(call, |call, result| call.result(array_mut(result)));
         self.call("wait", call)
@@ -304,12 +284,6 @@ impl Rank {
 
 /// The ticket of an operation in flight, as a program holds it.
 pub struct Ticket(pub Box<[f32; 2]>);
-
-impl Ticket {
-    fn buffer(&self) -> Buffer {
-        array(&*self.0)
-    }
-}
 
 /// The bytes of an array of a call.
 fn bytes_of(buffer: &Buffer) -> Range<usize> {
