@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,6 +57,8 @@ pub struct Mailbox {
     addresses: Mutex<HashMap<i32, Address>>,
     /// Ranks that were not in the directory, with the time of the last look-up.
     missing: Mutex<HashMap<i32, Instant>>,
+    /// Number of connections whose message is being received.
+    arriving: AtomicUsize,
     inbox: Mutex<Vec<Event>>,
     outbox: Mutex<Outbox>,
     /// Wakes the watcher up.
@@ -84,6 +87,7 @@ impl Mailbox {
             directory,
             addresses: Mutex::default(),
             missing: Mutex::default(),
+            arriving: AtomicUsize::default(),
             inbox: Mutex::default(),
             outbox: Mutex::default(),
             wake: Box::new(wake),
@@ -140,9 +144,11 @@ impl Mailbox {
         lock(&self.outbox).senders == 0
     }
 
-    /// Whether no messages are left to send, and no events to take.
+    /// Whether no messages are left to send or to receive, and no events to take.
     pub fn is_idle(&self) -> bool {
-        self.has_sent_all() && lock(&self.inbox).is_empty()
+        self.has_sent_all()
+            && self.arriving.load(Ordering::SeqCst) == 0
+            && lock(&self.inbox).is_empty()
     }
 
     fn send_all(&self) {
@@ -209,7 +215,11 @@ impl Mailbox {
     fn listen(&self, listener: &TcpListener) {
         loop {
             match listener.accept() {
-                Ok((stream, _)) => self.receive(stream),
+                Ok((stream, _)) => {
+                    self.arriving.fetch_add(1, Ordering::SeqCst);
+                    self.receive(stream);
+                    self.arriving.fetch_sub(1, Ordering::SeqCst);
+                }
                 // No file descriptor is free, but one may be later.
                 Err(_) => thread::sleep(Duration::from_millis(100)),
             }

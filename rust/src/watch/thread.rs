@@ -48,8 +48,21 @@ struct Shared {
     /// Mailbox of this rank, unless the system gives this process no socket.
     mailbox: Option<Arc<Mailbox>>,
     isolation: Mutex<Isolation>,
-    /// Whether this rank, which ends, has sent all messages that others need.
+    /// Whether the thread of this rank, which ends, has processed all events and sent all messages.
     has_taken_leave: AtomicBool,
+}
+
+impl Shared {
+    fn has_taken_leave(&self) -> bool {
+        // In this order: the thread clears the flag before it takes events.
+        self.mailbox_is_idle() && self.has_taken_leave.load(Ordering::Acquire)
+    }
+
+    fn mailbox_is_idle(&self) -> bool {
+        self.mailbox
+            .as_ref()
+            .is_none_or(|mailbox| mailbox.is_idle())
+    }
 }
 
 /// Whether this rank is cut off from others, so that it can't ask them.
@@ -73,8 +86,8 @@ static WOKEN: Condvar = Condvar::new();
 /// Milliseconds between two looks: usually, and while there is something to do.
 const IDLE: u64 = 100;
 const BUSY: u64 = 5;
-/// Longest delay of `MPI_Finalize` for messages that this rank still has to send.
-const LEAVE: Duration = Duration::from_secs(3);
+/// Longest delay of `MPI_Finalize`, and of the end of the process, for messages between ranks.
+const LEAVE: Duration = Duration::from_secs(10);
 
 fn wake() {
     *lock(&IS_WOKEN) = true;
@@ -146,11 +159,21 @@ fn finish() {
         IS_ENDING.store(true, Ordering::Release);
         wake();
         if fails || ops::check_is_enabled() {
-            wait_until(|| shared.has_taken_leave.load(Ordering::Acquire));
+            wait_until(|| shared.has_taken_leave());
+            // SAFETY: the function may be called while the process exits, and this library is not
+            // unloaded.
+            unsafe { libc::atexit(process_last_events) };
         }
     }
     // Other ranks may need the core while this one waits for them.
     std::mem::forget(Waiting::begin());
+}
+
+/// Waits until the thread has processed what other ranks sent before they entered `MPI_Finalize`.
+extern "C" fn process_last_events() {
+    if let Some(shared) = SHARED.get() {
+        wait_until(|| shared.has_taken_leave());
+    }
 }
 
 /// Directory of this job: PMIx where the MPI uses it, or else MPI's name service.
@@ -227,6 +250,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
     let mut lost = Vec::new();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
+        shared.has_taken_leave.store(false, Ordering::Release);
         process.look(lock(&END).clone(), is_ending);
         watcher.set_isolation(match &*lock(&shared.isolation) {
             Isolation::Because(why) => Some(why.clone()),
@@ -258,15 +282,8 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
                 (Action::Abort(code), _) => abort(functions, start, code),
             }
         }
-        let has_sent_all = || {
-            shared
-                .mailbox
-                .as_ref()
-                .is_none_or(|mailbox| mailbox.is_idle())
-        };
-        if is_ending && !has_acted && lost.is_empty() && has_sent_all() {
-            shared.has_taken_leave.store(true, Ordering::Release);
-        }
+        let has_taken_leave = is_ending && !has_acted && lost.is_empty() && shared.mailbox_is_idle();
+        shared.has_taken_leave.store(has_taken_leave, Ordering::Release);
         if lost.is_empty() {
             sleep(if has_acted || is_busy { BUSY } else { IDLE });
         }
