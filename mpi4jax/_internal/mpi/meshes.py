@@ -21,14 +21,14 @@ from mpi4py import MPI
 from ..arguments.checks import reject
 from ..arguments.types import Unchecked
 from ..watch.meetings import meeting
-from ..xla.call_sites import CALL_SITE, CallNote
+from ..xla.call_sites import CALL_SITE, WITH_COPIES, CallNote
 from ..xla.flush import flush
 from ..xla.jax_compat import axes_of_shard_map, ir
 from ..xla.programs import (
     CompiledProgram,
     LoweredProgram,
-    attributes_in_words,
     call_attribute,
+    describe_attributes,
     map_call_attribute,
     on_compilation,
     program_text,
@@ -213,7 +213,7 @@ def note_program(
     described = []
     for call in calls:
         note = notes[call_attribute(call, CALL_SITE)]
-        parameters = attributes_in_words(call, without=(CALL_SITE, _COMM))
+        parameters = describe_attributes(call, without=(CALL_SITE, _COMM, WITH_COPIES))
         described.append((f"{note.name} ({parameters})", note.line))
     _uncompared[key] = _Program(program_text(program), described), notes
     for call in calls:

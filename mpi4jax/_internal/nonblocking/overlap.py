@@ -9,24 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import starmap
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import jax
 
 from ..arguments.checks import check_callable
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
+from ..blocks.exchange import BlockExchange
 from ..operations._eager import on_own_devices
 from ..operations._in_order import in_order
 from ..operations._operation import Operation
 from ..xla.call_sites import Frame, current_line, describe_stack, scope_of
 from ..xla.jax_compat import (
-    Atom,
     Effect,
     Equation,
     Literal,
-    Primitive,
-    ShapedArray,
     Tracer,
     Var,
     is_ordered,
@@ -42,10 +40,6 @@ from .start_and_wait import Flight, bind_start, bind_wait, operands_of_wait
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: For a primitive, a function that gives the indices of those operands of an equation that
-#: are its results of the same index, unchanged.
-unchanged_operands: dict[Primitive, Callable[[Equation], Sequence[int]]] = {}
 
 
 def ordering_barrier(tree: T) -> T:
@@ -121,6 +115,20 @@ def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T
     return first.finish(), computed.tree(after[: len(results)])
 
 
+class _Started(NamedTuple):
+    """An operation in flight."""
+
+    equation: Equation
+    flight: Flight
+    ticket: Array
+    #: Operands of wait behind the ticket.
+    wait_operands: list[Array]
+    #: The line of an eager start.
+    line: str
+    #: Arrays that the first stage of an exchange of blocks has changed.
+    packed: list[Array]
+
+
 class _Split(Traced[T]):
     """A function that communicates, in two halves."""
 
@@ -130,10 +138,7 @@ class _Split(Traced[T]):
         #: What comes later: results, and refs that are not yet read or written.
         self._missing: set[Var] = set()
         self._later: list[Equation] = []
-        #: Each with its ticket, what wait takes beside it, and the line if it is eager.
-        self._started: list[tuple[Equation, Flight, Array, list[Array], str]] = []
-        #: Operands and those results that are the same array, of equations in order.
-        self._renamed: list[tuple[Atom, Var]] = []
+        self._started: list[_Started] = []
 
     def takes(self, array: Array) -> bool:
         """Whether it takes an array from outside."""
@@ -143,9 +148,6 @@ class _Split(Traced[T]):
         """Take another array from outside in place of one, from now on."""
         pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
         replaced = [variable for variable, value in pairs if value is old]
-        for operand, result in self._renamed:
-            if operand in replaced:
-                replaced.append(result)
         self._env.update(dict.fromkeys(replaced, new))
 
     def start(self) -> None:
@@ -164,18 +166,20 @@ class _Split(Traced[T]):
                 self._missing.update(equation.outvars)
                 self._missing.update(x for x in variables if is_ref(x.aval))
                 continue
-            flight = _flight_of(equation)
+            operands = read(equation.invars, self._env)
+            operation = equation.params.get("operation")
+            packed: list[Array] = []
+            with source_info_of(equation):
+                if isinstance(operation, BlockExchange):
+                    packed, operands = operation.pack(operands)
+                    operation = operation.messages_only()
+                flight = _flight_of(operation, operands)
+                if flight is not None:
+                    prepare()
+                    ticket = bind_start(flight, operands)
             if flight is None:
                 evaluate_equation(equation, self._env)
-                unchanged = unchanged_operands.get(equation.primitive, lambda _: ())
-                self._renamed += [
-                    (equation.invars[n], equation.outvars[n]) for n in unchanged(equation)
-                ]
                 continue
-            operands = read(equation.invars, self._env)
-            with source_info_of(equation):
-                prepare()
-                ticket = bind_start(flight, operands)
             line = ""
             if trace_state_clean():
                 # Its program may be that of another line. Nobody waits if `during` fails.
@@ -185,14 +189,21 @@ class _Split(Traced[T]):
                 line = describe_stack(frames, scope) or current_line(scope)
                 set_line(ticket, line)
             wait_operands = operands_of_wait(flight, operands)
-            self._started.append((equation, flight, ticket, wait_operands, line))
+            started = _Started(equation, flight, ticket, wait_operands, line, packed)
+            self._started.append(started)
             self._missing.update(equation.outvars)
 
     @on_own_devices
     def finish(self) -> T:
-        for equation, flight, ticket, operands, line in self._started:
+        for equation, flight, ticket, wait_operands, line, packed in self._started:
             with source_info_of(equation):
-                results = bind_wait(flight, ticket, operands, may_be_zero=False, line=line)
+                results = bind_wait(
+                    flight, ticket, wait_operands, may_be_zero=False, line=line
+                )
+                operation = equation.params["operation"]
+                if isinstance(operation, BlockExchange):
+                    operands = read(equation.invars, self._env)
+                    results = operation.unpack(packed, results, operands)
             self._env.update(zip(equation.outvars, results, strict=True))
         for equation in self._later:
             evaluate_equation(equation, self._env)
@@ -206,10 +217,8 @@ def _started(communicate: Callable[[], T]) -> _Split[T]:
     return split
 
 
-def _flight_of(equation: Equation) -> Flight | None:
+def _flight_of(operation: object, operands: Sequence[Array]) -> Flight | None:
     """The flight of an equation's operation, or None if that can't be started."""
-    operation = equation.params.get("operation")
     if not isinstance(operation, Operation):
         return None
-    avals = avals_of(cast(ShapedArray, x.aval) for x in equation.invars)
-    return flight_of(operation, avals, operation.name)
+    return flight_of(operation, avals_of(operands), operation.name)

@@ -15,7 +15,6 @@ from ..mpi import device, meshes
 from ..mpi.handles import Communicator
 from ..xla import call_sites
 from ..xla.effects import custom_call_target, lower_in_order
-from ..xla.fused_copies import fuse_copies
 from ..xla.jax_compat import (
     GPU_PLATFORMS,
     LoweringContext,
@@ -32,6 +31,7 @@ from ..xla.programs import (
     aliased_operands,
     calls_with,
     forbid_aliasing,
+    has_attribute,
     on_lowering,
 )
 
@@ -146,9 +146,9 @@ def _finish(program: LoweredProgram) -> None:
         # XLA would have to copy an operand that others read as well before a result can
         # take its memory. It takes long to find that out: the time to compile grows with
         # the square of the number of such operations.
-        if any(len(list(operand.uses)) > 1 for operand in aliased_operands(call)):
+        is_shared = any(len(list(operand.uses)) > 1 for operand in aliased_operands(call))
+        if is_shared and not has_attribute(call, call_sites.WITH_COPIES):
             forbid_aliasing(call)
-    calls = fuse_copies(program, calls)
     call_sites.finish_program(program, calls, notes)
 
 

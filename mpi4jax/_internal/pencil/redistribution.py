@@ -10,43 +10,26 @@ one of which is their own.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
+from ..blocks.copies import Copy, View
+from ..blocks.description import Description, Message
+from ..blocks.exchange import BlockExchange
 from ..halo.grid import part_of
-from ..halo.slabs import FIRST_TAG
-from ..moved.copies import Copy, CopyList, View
-from ..moved.sides import Side
 from ..mpi.handles import Communicator
+from ..mpi.tags import REDISTRIBUTION
 from ..operations._arguments import like
-from ..operations._eager import ArrayOrLeaves, PlanCall, evaluate
-from ..operations._operation import Operation, as_primitive
-from ..operations._transposes import (
-    Jvp,
-    TransposedOperand,
-    inexact_tangents,
-    tangents_of,
-)
+from ..operations._eager import PlanCall
 from ..operations.bcast import Bcast
-from ..operations.exchange import Exchange
 from ..xla.dependence import depend
-from ..xla.jax_compat import (
-    LoweringContext,
-    ShapedArray,
-    Tangent,
-    Value,
-    lower_part,
-    lower_with,
-)
-
-#: The tag of all messages, which halos, index lists and particles don't have.
-TAG = FIRST_TAG - 3
+from ..xla.jax_compat import ShapedArray
 
 Box = tuple[range, ...]
 
@@ -79,104 +62,67 @@ class Division(NamedTuple):
         return tuple(map(len, self.box(rank)))
 
 
-@as_primitive
 @dataclass(frozen=True)
-class Redistribution(Operation):
-    """Moves what each process has of one division to those that have it in another one.
+class Redistribution(PlanCall):
+    """A call that moves fields from one division to another one.
 
-    The operands are fields. Axes that they have before those of the whole array travel
-    along. JAX knows the fields, and the handler has an array for each message.
+    Axes that the fields have before those of the whole array travel along.
     """
 
+    name: ClassVar[str] = "redistribute"
+
+    communicator: Communicator
     source: Division
     result: Division
 
-    name = "redistribute"
-    operands = ("fields",)
-    is_collective = False
-    takes_leaves = True
-
-    def check_avals(self, function: str, *avals: ShapedArray) -> None:
-        for aval in avals:
-            self.check_dtype(function, "fields", aval.dtype)
+    def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
+        return BlockExchange(self.communicator, self._description(avals_of(leaves))).call(
+            leaves
+        )
 
     @property
     def _rank(self) -> int:
         """The own rank, or one that does the same as all others."""
         return 0 if self.communicator.is_on_mesh else self.communicator.rank
 
-    def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
+    def _description(self, fields: Sequence[ShapedArray]) -> Description:
         shape = self.result.local_shape(self._rank)
-        return [like(x, (*x.shape[: x.ndim - len(shape)], *shape)) for x in avals]
-
-    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        (leaves,) = operands
-        return self.bind(*leaves)
-
-    def evaluate(self, *operands: Array) -> list[Array]:
-        return evaluate(self, [list(operands)]) or []
-
-    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
-        results = self.bind(*primals)
-        pushed = inexact_tangents(primals, tangents)
-        return results, tangents_of(results, self.bind(*pushed) if pushed else [])
-
-    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
-        cotangents = args[: len(args) // 2]
-        back = Redistribution(self.communicator, source=self.result, result=self.source)
-        return tuple(back.bind(*cotangents))
-
-    def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-        fields, results = ctx.avals_in, ctx.avals_out
-        sent = self._side(fields, self.source, self.result)
-        received = self._side(results, self.result, self.source)
-        own = self._own_copies(fields, results, first=len(fields) + len(sent.types))
-        copies = (*itertools.starmap(Copy, sent.parts), *own)
-        packing = CopyList((copies,), appended=(*sent.types, *results))
-        values = lower_with(ctx, lambda *x: packing.apply(x), operands, fields)
-        exchange = Exchange(self.communicator, sent.messages, received.messages)
-        arrived = lower_part(
-            ctx,
-            exchange.lower,
-            # Nothing is left as it is, so what is received needs no operands.
-            [*values[len(fields) : -len(results)], *received.types],
-            avals_in=[*sent.types, *received.types],
-            avals_out=received.types,
+        results = [like(x, (*x.shape[: x.ndim - len(shape)], *shape)) for x in fields]
+        return Description(
+            tuple(fields),
+            sent=self._messages(fields, self.source, self.result),
+            received=self._messages(results, self.result, self.source),
+            local=self._own_copies(fields, results),
+            new=tuple(results),
         )
-        unpacking = received.unpacking()
-        types = [*results, *received.types]
-        values = [*values[-len(results) :], *arrived]
-        return lower_with(ctx, lambda *x: unpacking.apply(x), values, types)
 
-    def _side(
+    def _messages(
         self, types: Sequence[ShapedArray], division: Division, other: Division
-    ) -> Side:
+    ) -> tuple[Message, ...]:
         """The messages with those parts of the own box that others have."""
         box = division.box(self._rank)
-        parts = {
-            rank: part
-            for rank in range(self.communicator.size)
-            if (rank != self._rank or self.communicator.is_on_mesh)
-            and (part := _common(box, other.box(rank)))
-        }
-        pairs = list(parts.items())
-
-        def view(message: int, field: int) -> View:
-            return _view(field, types[field], box, pairs[message][1])
-
-        return Side(types, list(parts), TAG, view)
+        messages = []
+        for rank in range(self.communicator.size):
+            part = _common(box, other.box(rank))
+            if part and (rank != self._rank or self.communicator.is_on_mesh):
+                blocks = (_view(n, x, box, part) for n, x in enumerate(types))
+                messages.append(Message(rank, REDISTRIBUTION, tuple(blocks)))
+        return tuple(messages)
 
     def _own_copies(
-        self, fields: Sequence[ShapedArray], results: Sequence[ShapedArray], first: int
-    ) -> Iterator[Copy]:
-        """The copies of what this process keeps, to the results from an index on."""
+        self, fields: Sequence[ShapedArray], results: Sequence[ShapedArray]
+    ) -> tuple[tuple[Copy, ...], ...]:
+        """The copies of what this process keeps."""
         before, after = self.source.box(self._rank), self.result.box(self._rank)
         staying = _common(before, after)
         if staying is None or self.communicator.is_on_mesh:
-            return
-        for n, (field, result) in enumerate(zip(fields, results, strict=True)):
-            source = _view(n, field, before, staying)
-            yield Copy(source, _view(first + n, result, after, staying))
+            return ()
+        pairs = enumerate(zip(fields, results, strict=True))
+        copies = (
+            Copy(_view(n, field, before, staying), _view(n, result, after, staying))
+            for n, (field, result) in pairs
+        )
+        return (tuple(copies),)
 
 
 @dataclass(frozen=True)
@@ -195,7 +141,7 @@ class GatherCall(PlanCall):
         target, rank = self.root or 0, self.communicator.rank
         on_target = self.division._replace(root=target)
         move = Redistribution(self.communicator, self.division, on_target)
-        whole = move.bind(*leaves)
+        whole = move.call_in_program(leaves)
         if self.root is not None:
             return whole if rank == target else []
         if rank != target:

@@ -21,10 +21,10 @@ import numpy as np
 from ..arguments.checks import array, integer, reject
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Unchecked
-from ..halo.slabs import FIRST_TAG
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
+from ..mpi.tags import MIGRATION
 from ..operations._eager import PlanCall, on_own_devices, run_named
 from ..operations._messages import Messages
 from ..operations.allreduce import AllReduce
@@ -41,8 +41,6 @@ NAME = "unstructured.migrate"
 
 #: How often processes withdraw what is too much.
 ROUNDS = 8
-#: The tag of messages with counts, which neither halos nor plans have.
-TAG = FIRST_TAG - 2
 
 
 class Migrated(NamedTuple):
@@ -151,7 +149,7 @@ class _Migration(PlanCall):
         if not self.neighbors:
             return jnp.zeros_like(counts)
         count = len(self.neighbors)
-        messages = Messages(self.neighbors, (TAG,) * count, (1,) * count)
+        messages = Messages(self.neighbors, (MIGRATION,) * count, (1,) * count)
         sent = [counts[rank] for rank in self.neighbors]
         received = Exchange(self.communicator, messages, messages).bind(*sent, *sent)
         return jnp.zeros_like(counts).at[jnp.array(self.neighbors)].set(jnp.stack(received))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, overload
 
@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ..arguments.checks import check_callable, integer
 from ..arguments.dtypes import OPERATORS
 from ..arguments.types import Array, Op, PyTree
+from ..blocks.exchange import BlockExchange
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -21,7 +22,7 @@ from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request, start_call, wait
 from ..operations._calls import Call
 from ..operations._eager import PlanCall, on_own_devices, run_named
-from .rows import Pattern, Step, with_messages
+from .rows import Pattern, Step
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -113,13 +114,18 @@ class RowPlan(PlanBase):
         function = "unstructured.Plan.start"
         leaves, structure = self._leaves("start", fields, axis)
         step = self._step("start", axis)
-        sent, received = step.sides(leaves)
-        finishing = _Finishing(step, structure, axis, self._block)
+        exchange = step.exchange(leaves)
+        operands = [
+            *leaves,
+            *exchange.description.dynamic_operands([self._table], self._ranks),
+        ]
+        finishing = _Finishing(exchange, structure, axis, self._block)
         with jax.named_scope(function):
-            arrays, messages = with_messages(sent.packing(), leaves, [self._table])
-            operands = (messages, received.buffers(), *self._ranks)
-            call = Call(function, step.operation(sent, received), *operands)
-            call.then(_finish, arrays, [self._table], finishing=finishing)
+            _, packed = exchange.pack(operands)
+            operation = exchange.messages_only()
+            sent, received, ranks = map(list, operation.split_leaves(packed))
+            call = Call(function, operation, sent, received, *ranks)
+            call.then(_finish, operands, finishing=finishing)
             return start_call(call)
 
     def finish(self, request: Request[T]) -> T:
@@ -176,7 +182,7 @@ class RowPlan(PlanBase):
         function = function or name
         leaves, structure = self._leaves(function, fields, axis)
         step = self._step(function, axis)
-        if leaves and self._pattern.sent:
+        if leaves and (self._pattern.sent or self._pattern.received):
             call = _EagerStep(step, name, operator)
             operands = [leaves, self._table, *self._ranks]
             leaves = run_named(f"unstructured.Plan.{function}", call, operands)
@@ -209,7 +215,7 @@ class RowPlan(PlanBase):
 class _Finishing(NamedTuple):
     """How an update is finished that was started."""
 
-    step: Step
+    exchange: BlockExchange
     structure: PyTreeDef
     #: The axis along which the rows of the fields are.
     axis: int
@@ -218,14 +224,12 @@ class _Finishing(NamedTuple):
 
 def _finish(
     arrived: list[Array],
-    leaves: list[Array],
-    table: Sequence[Array],
+    operands: list[Array],
     *,
     finishing: _Finishing,
 ) -> PyTree:
-    step, structure, axis, block = finishing
-    _, received = step.sides(leaves)
-    results = received.unpacking().apply([*leaves, *arrived], table)
+    exchange, structure, axis, block = finishing
+    results = exchange.unpack([], arrived, operands)
     return structure.unflatten(_joined(x, axis, block) for x in results)
 
 

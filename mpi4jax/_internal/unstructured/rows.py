@@ -1,16 +1,10 @@
-"""The rows of fields that processes send each other, as messages.
-
-Two lists of copies define which rows go into the messages, and where those go that come. An
-update is the product of these linear functions and of the operation `exchange`. To
-accumulate is its transpose: the transposed factors in the reverse order.
-"""
+"""The rows of fields that processes send each other, as an exchange of blocks."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,18 +13,13 @@ import numpy as np
 
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
-from ..halo.slabs import FIRST_TAG
-from ..moved.copies import CopyList, Rows, View
-from ..moved.sides import Side
+from ..blocks.copies import Rows, View
+from ..blocks.description import Description, Message
+from ..blocks.exchange import BlockExchange
 from ..mpi.handles import Communicator
-from ..operations._arguments import PROC_NULL
+from ..mpi.tags import ROWS
+from ..operations._computed import is_computed
 from ..operations._transposes import is_inexact
-from ..operations.exchange import Exchange
-from ..xla.dependence import depend
-from ..xla.jax_compat import ShapedArray
-
-#: The tag of all messages, which halos don't have.
-TAG = FIRST_TAG - 1
 
 
 class RowList(NamedTuple):
@@ -46,11 +35,7 @@ class RowList(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which rows are sent, and which are received.
-
-    A process that only sends receives nothing from nobody, and the other way round. So
-    derivatives and maps, which look at arrays, find a call with both everywhere.
-    """
+    """Which rows are sent, and which are received."""
 
     #: The number of rows of a field.
     size: int
@@ -71,13 +56,9 @@ def pattern_of(
         RowList(rank, len(rows), start, first_row(rows))
         for rank, rows, start in zip([*ranks, *ranks], table, starts, strict=False)
     ]
-
-    def messages(lists: Iterable[RowList]) -> tuple[RowList, ...]:
-        nobody = RowList(PROC_NULL, 0, 0, None)
-        return tuple(each for each in lists if each.length) or (nobody,) * bool(ranks)
-
     count = len(ranks)
-    pattern = Pattern(size, messages(lists[:count]), messages(lists[count:]))
+    sides = (lists[:count], lists[count:])
+    pattern = Pattern(size, *(tuple(x for x in side if x.length) for side in sides))
     return pattern, np.concatenate([np.zeros(0, np.int32), *table]).astype(np.int32)
 
 
@@ -87,41 +68,6 @@ def first_row(rows: np.ndarray) -> int | None:
     return int(rows[0]) if is_contiguous and len(rows) else None
 
 
-class Fields(NamedTuple):
-    """The fields of a call, whose rows are along an axis."""
-
-    types: list[ShapedArray]
-    axis: int
-
-    def side(self, lists: Sequence[RowList]) -> Side:
-        """The messages with the rows of these lists."""
-
-        def part(message: int, field: int) -> View:
-            return self.rows(field, lists[message])
-
-        return Side(self.types, [rows.rank for rows in lists], TAG, part)
-
-    def rows(self, field: int, rows: RowList) -> View:
-        """The listed rows of a field."""
-        shape = self.types[field].shape
-        axis = self.axis % len(shape)
-        ranges = list(map(range, shape))
-        if rows.first is None:
-            ranges[axis] = range(rows.length)
-            listed = Rows(axis, rows.start)
-            return View(field, shape, 0, tuple(ranges), listed)
-        ranges[axis] = range(rows.first, rows.first + rows.length)
-        return View(field, shape, 0, tuple(ranges))
-
-
-def with_messages(
-    copies: CopyList, fields: Sequence[Array], table: Sequence[Array]
-) -> tuple[list[Array], list[Array]]:
-    """The fields, and the messages that a function appends to them."""
-    arrays = copies.apply(fields, table)
-    return arrays[: len(fields)], arrays[len(fields) :]
-
-
 class Step(NamedTuple):
     """A call of a plan, with all that defines it but the arrays."""
 
@@ -129,94 +75,108 @@ class Step(NamedTuple):
     axis: int
     communicator: Communicator
 
-    def sides(self, leaves: Sequence[Array]) -> tuple[Side, Side]:
-        """The messages to be sent, and those to be received."""
-        fields = Fields(avals_of(leaves), self.axis)
-        return fields.side(self.pattern.sent), fields.side(self.pattern.received)
+    def exchange(self, leaves: Sequence[Array]) -> BlockExchange:
+        """The exchange that sets the ghosts of fields."""
+        types = avals_of(leaves)
+        sides = (self.pattern.sent, self.pattern.received)
+        sent, received = (
+            tuple(
+                Message(
+                    rows.rank,
+                    ROWS,
+                    tuple(self._block(n, x.shape, rows) for n, x in enumerate(types)),
+                )
+                for rows in side
+            )
+            for side in sides
+        )
+        description = Description(tuple(types), sent, received)
+        return BlockExchange(self.communicator, description)
 
-    def operation(self, sent: Side, received: Side) -> Exchange:
-        """That sends the messages of one side, and receives those of the other one."""
-        return Exchange(self.communicator, sent.messages, received.messages)
-
-    def exchange(
-        self,
-        sent: Side,
-        received: Side,
-        messages: Sequence[Array],
-        numbers: Sequence[Array],
-    ) -> list[Array]:
-        """Send the messages of one side, and receive those of the other one."""
-        operation = self.operation(sent, received)
-        return operation.bind(*messages, *received.buffers(), *numbers)
+    def _block(self, field: int, shape: tuple[int, ...], rows: RowList) -> View:
+        """The listed rows of a field."""
+        axis = self.axis % len(shape)
+        view = View(field, shape, 0, tuple(map(range, shape)))
+        if rows.first is not None:
+            return view.along(axis, range(rows.first, rows.first + rows.length))
+        listed = view.along(axis, range(rows.length))
+        return listed._replace(rows=Rows(axis, rows.start))
 
     def update(
-        self, leaves: Sequence[Array], table: Sequence[Array], numbers: Sequence[Array]
+        self, leaves: Sequence[Array], table: Sequence[Array], ranks: Sequence[Array]
     ) -> list[Array]:
         """The fields with the rows that other processes send.
 
         Arguments:
             leaves: The fields.
             table: The table of rows.
-            numbers: The operand with the ranks that the program computes, if there is one.
+            ranks: The operand with the ranks that the program computes, if there is one.
 
         """
-        sent, received = self.sides(leaves)
-        fields, messages = with_messages(sent.packing(), leaves, table)
-        arrived = self.exchange(sent, received, messages, numbers)
-        return received.unpacking().apply([*fields, *arrived], table)
+        return self.exchange(leaves).call(leaves, table, ranks)
 
     def accumulate(
-        self, leaves: Sequence[Array], table: Sequence[Array], numbers: Sequence[Array]
+        self, leaves: Sequence[Array], table: Sequence[Array], ranks: Sequence[Array]
     ) -> list[Array]:
-        """The transpose of an update: its steps, from the last to the first."""
-        sent, received = self.sides(leaves)
-        fields, messages = with_messages(received.unpacking().transpose(), leaves, table)
-        arrived = self.exchange(received, sent, messages, numbers)
-        return sent.packing().transpose().apply([*fields, *arrived], table)
+        """The transpose of an update."""
+        return self.exchange(leaves).transposed().call(leaves, table, ranks)
 
     def accumulate_extremum(
         self,
         leaves: Sequence[Array],
         table: Sequence[Array],
-        numbers: Sequence[Array],
+        ranks: Sequence[Array],
         *,
         operator: str,
     ) -> list[Array]:
         """The fields with the extremum of each row and its ghosts, which are then zero."""
-        sent, received = self.sides(leaves)
-        fields, messages = with_messages(received.packing(), leaves, table)
-        arrived = self.exchange(received, sent, messages, numbers)
+        forwards = self.exchange(leaves).description
+        sent, received = self.pattern.sent, self.pattern.received
+        count = len(leaves)
+        # The ghosts of others go to arrays behind the fields.
+        copies = []
+        for x in leaves:
+            shape = list(x.shape)
+            shape[self.axis] = sum(rows.length for rows in sent)
+            copies.append(jnp.zeros(shape, x.dtype))
+        starts = itertools.accumulate((rows.length for rows in sent), initial=0)
+        arriving = tuple(
+            message._replace(
+                # The operand of zeros stays where PROC_NULL has sent nothing.
+                may_be_null=is_computed(message.rank),
+                blocks=tuple(
+                    View(count + n, x.shape, 0, tuple(map(range, x.shape))).along(
+                        self.axis % x.ndim, range(start, start + rows.length)
+                    )
+                    for n, x in enumerate(copies)
+                ),
+            )
+            for message, rows, start in zip(forwards.sent, sent, starts, strict=False)
+        )
+        back = Description(
+            (*forwards.arrays, *avals_of(copies)), sent=forwards.received, received=arriving
+        )
+        exchange = BlockExchange(self.communicator, back)
+        arrays = exchange.call([*leaves, *copies], table, ranks)
         results = []
-        for field, x in enumerate(fields):
-            axis = self.axis % x.ndim
-            parts = [
-                _part(arrived[part.in_message.array - len(fields)], part.in_message)
-                for part in sent.parts
-                if part.in_field.array == field
-            ]
-            rows = jnp.moveaxis(x, axis, 0)
-            if parts:
-                copies = jnp.moveaxis(jnp.concatenate(parts, axis), axis, 0)
-                extreme = _extremum(
-                    operator, rows, copies, self._rows(self.pattern.sent, table)
-                )
-                # Also without copies here, who sends has to take part in the transpose.
-                rows = depend(extreme, copies)
-            ghosts = self._rows(self.pattern.received, table)
+        for x, of_others in zip(arrays[:count], arrays[count:], strict=True):
+            rows = _extremum(
+                operator,
+                jnp.moveaxis(x, self.axis, 0),
+                jnp.moveaxis(of_others, self.axis, 0),
+                self._rows(sent, table),
+            )
+            ghosts = self._rows(received, table)
             rows = rows.at[ghosts].set(jnp.zeros((), x.dtype), mode="drop")
-            results.append(jnp.moveaxis(rows, 0, axis))
+            results.append(jnp.moveaxis(rows, 0, self.axis))
         return results
 
     @staticmethod
     def _rows(lists: Sequence[RowList], table: Sequence[Array]) -> Array:
         """All rows of one side."""
         (rows,) = table
-        return rows[lists[0].start : lists[-1].start + lists[-1].length]
-
-
-def _part(message: Array, view: View) -> Array:
-    """A part of a message."""
-    return message[view.start : view.start + math.prod(view.shape)].reshape(view.shape)
+        ends = (lists[0].start, lists[-1].start + lists[-1].length) if lists else (0, 0)
+        return rows[slice(*ends)]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -34,6 +34,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 #: Name of the attribute with the site of a call.
 CALL_SITE = "call_site"
+#: The attribute of calls that make copies before and after their messages, in place.
+WITH_COPIES = "with_copies"
 
 _PACKAGE = os.path.join(os.path.dirname(mpi4jax.__file__), "")
 #: The folder of the gallery's programs in wheels.

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from .jax_compat import Attribute, Effect, LoweringContext, Value, hlo, ir
 from .private_names import ANNOUNCEMENTS, COMPILED, LOWERED, Announcement
@@ -112,7 +111,7 @@ def map_call_attribute(
         call.attributes[_CONFIG] = ir.DictAttr.get(attributes)
 
 
-def attributes_in_words(call: ir.Operation, *, without: Sequence[str]) -> str:
+def describe_attributes(call: ir.Operation, *, without: Sequence[str]) -> str:
     """The attributes that the handler of a custom call gets, apart from some of them."""
     # An integer is written as `1 : i64`.
     values = {
@@ -122,131 +121,10 @@ def attributes_in_words(call: ir.Operation, *, without: Sequence[str]) -> str:
     return ", ".join(f"{name}={values[name]}" for name in values if name not in without)
 
 
-def call_integers(call: ir.Operation, attribute: str) -> list[int] | None:
-    """Integers that the handler of a custom call gets, None without such an attribute."""
+def has_attribute(call: ir.Operation, attribute: str) -> bool:
+    """Whether the handler of a custom call gets an attribute of this name."""
     config: Attribute = call.attributes[_CONFIG]
-    if attribute not in config:
-        return None
-    integers = ir.DenseIntElementsAttr(config[attribute])
-    return [integers[n] for n in range(len(integers))]
-
-
-def arrays_among(values: Iterable[Value]) -> list[Value]:
-    """The operands or results of a custom call that are no tokens."""
-    return [value for value in values if isinstance(value.type, ir.RankedTensorType)]
-
-
-def users_of(value: Value) -> list[ir.Operation]:
-    """The operations that have a value for an operand, once for each such operand."""
-    return [use.owner.operation for use in value.uses]
-
-
-class Positions:
-    """Where operations are in a program: each behind those that it depends on.
-
-    They are known by their first results, as the hash of an operation changes with its
-    operands. One without results is the last one of its block.
-    """
-
-    def __init__(self, program: LoweredProgram) -> None:
-        self._of_results: dict[Value, int] = {}
-
-        def visit(operation: ir.Operation) -> ir.WalkResult:
-            if len(operation.results):
-                self._of_results[operation.results[0]] = len(self._of_results)
-            return ir.WalkResult.ADVANCE
-
-        program.module.operation.walk(visit)
-
-    def __getitem__(self, operation: ir.Operation) -> int:
-        return self._of_results[operation.results[0]]
-
-    def __setitem__(self, operation: ir.Operation, position: int) -> None:
-        self._of_results[operation.results[0]] = position
-
-    def __delitem__(self, operation: ir.Operation) -> None:
-        del self._of_results[operation.results[0]]
-
-    def is_before(self, operation: ir.Operation, call: ir.Operation) -> bool:
-        """Whether an operation, or the one beside `call` that it is in, is before that."""
-        while operation.parent not in (call.parent, None):
-            operation = operation.parent.operation
-        return len(operation.results) > 0 and self[operation] < self[call]
-
-    def is_ready(self, value: Value, call: ir.Operation) -> bool:
-        """Whether a value is there before `call`, or is a result of it."""
-        if isinstance(value.owner, ir.Block):
-            return True
-        return self[value.owner.operation] <= self[call]
-
-
-def replace_calls(
-    calls: Sequence[ir.Operation],
-    model: ir.Operation,
-    operands: Sequence[Value],
-    results: Sequence[Value],
-    attributes: Mapping[str, Sequence[int]],
-    *,
-    updated: int,
-) -> ir.Operation:
-    """Replace custom calls by a single one.
-
-    Arguments:
-        calls: The calls, in their order.
-        model: The one whose handler, attributes, place and token the new call has.
-        operands: The operands but for the token.
-        results: The results of the old calls that the new one gives in their place.
-        attributes: The attributes that the handler gets as well.
-        updated: How many results, the first ones, take the memory of as many operands.
-
-    Returns:
-        The new call.
-
-    """
-    operands, results = [*operands, model.operands[-1]], [*results, model.results[-1]]
-    with model.context, model.location, ir.InsertionPoint(model):
-        integer = ir.IntegerType.get_signless(64)
-        own = {name: _dense(integers, integer) for name, integers in attributes.items()}
-        old = _attributes_of_handler(model)
-        is_only_result = len(results) == 1
-        aliases = [
-            hlo.OutputOperandAlias.get([] if is_only_result else [n], n, [])
-            for n in range(updated)
-        ]
-        call = ir.Operation.create(
-            model.name,
-            results=[value.type for value in results],
-            operands=operands,
-            attributes={
-                **{name: model.attributes[name] for name in _names(model.attributes)},
-                _CONFIG: ir.DictAttr.get({**old, **own}),
-                _ALIASES: ir.ArrayAttr.get(aliases),
-                "operand_layouts": _row_major(operands),
-                "result_layouts": _row_major(results),
-            },
-        ).operation
-    for value, result in zip(results, call.results, strict=True):
-        value.replace_all_uses_with(result)
-    for old_call in reversed(calls):
-        old_call.erase()
-    return call
-
-
-def _names(attributes: Iterable[Any]) -> Iterator[str]:
-    """The names of an operation's attributes, which a newer jaxlib gives alone."""
-    return (x if isinstance(x, str) else x.name for x in attributes)
-
-
-def _dense(integers: Sequence[int], element: ir.Type) -> Attribute:
-    values: Any = np.array(integers, np.int64)
-    return ir.DenseIntElementsAttr.get(values, type=element)
-
-
-def _row_major(values: Iterable[Value]) -> Attribute:
-    """The layouts of arrays. Tokens have the empty one."""
-    ranks = [len(x.type.shape) if arrays_among([x]) else 0 for x in values]
-    index = ir.IndexType.get()
-    return ir.ArrayAttr.get([_dense(range(rank)[::-1], index) for rank in ranks])
+    return attribute in config
 
 
 def aliased_operands(call: ir.Operation) -> list[Value]:

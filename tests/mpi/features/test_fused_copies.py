@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mpi4jax._internal.blocks import copies
+from mpi4jax._internal.blocks.copies import Copy, CopyList, Rows, View
 from mpi4py import MPI
 from sample import seeds
 
-from mpi4jax._internal.moved import copies
-from mpi4jax._internal.moved.copies import Copy, CopyList, Rows, View
 from mpi4jax._internal.mpi import handles
 from mpi4jax._internal.operations import _lowering
 from mpi4jax._internal.operations._messages import Messages

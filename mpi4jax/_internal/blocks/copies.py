@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -34,7 +34,6 @@ import numpy as np
 from ..arguments.dtypes import avals_of, has_carrier
 from ..arguments.types import Array, Shaped
 from ..layout.concatenation import concatenate
-from ..nonblocking.overlap import unchanged_operands
 from ..operations._batching import batch_at
 from ..operations._transposes import (
     Jvp,
@@ -47,7 +46,6 @@ from ..operations._transposes import (
 )
 from ..xla.effects import custom_call_target
 from ..xla.jax_compat import (
-    Equation,
     LoweringContext,
     ShapedArray,
     Tangent,
@@ -186,15 +184,18 @@ class CopyList(NamedTuple):
             self.is_transposed,
         )
 
-    def apply(self, arrays: Sequence[Array], table: Sequence[Array] = ()) -> list[Array]:
-        """The results.
+    def apply(
+        self, arrays: Sequence[Array], table: Sequence[Array] = (), batch: int = 0
+    ) -> list[Array]:
+        """Results of the function.
 
         Arguments:
-            arrays: The operands.
-            table: The table of rows, for a function that has one.
+            arrays: Operands of the function.
+            table: Table of rows, which a function without listed rows ignores.
+            batch: Number of leading axes of all arrays that are those of batches.
 
         """
-        return copy_p.bind(*arrays, *self.table_of(table), copies=self, batch=0)
+        return copy_p.bind(*arrays, *self.table_of(table), copies=self, batch=batch)
 
     def table_of(self, table: Sequence[T]) -> Sequence[T]:
         """The table, if the function has one."""
@@ -217,7 +218,7 @@ def _all_types(
 ) -> list[ShapedArray]:
     """The types of all arrays: those among the operands, and those that are appended."""
     arrays, _ = copies.split(operands)
-    batch_shape = operands[0].shape[:batch]
+    batch_shape = operands[0].shape[:batch] if batch else ()
     appended = [ShapedArray((*batch_shape, *x.shape), x.dtype) for x in copies.appended]
     return [*avals_of(arrays), *appended]
 
@@ -269,17 +270,9 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _unchanged(equation: Equation) -> list[int]:
-    copies: CopyList = equation.params["copies"]
-    arrays, _ = copies.split(equation.invars)
-    count = min(len(arrays), len(equation.outvars))
-    return sorted({*range(count)} - copies.updated)
-
-
 ad.primitive_jvps[copy_p] = _push
 ad.primitive_transposes[copy_p] = _transpose
 batching.primitive_batchers[copy_p] = _batch
-unchanged_operands[copy_p] = _unchanged
 
 
 # By the core.
@@ -316,8 +309,10 @@ def _lower_for_cpu(
         sources = [n for n in range(len(leaves)) if n not in updated]
     if results:
         read = [*updated, *sources]
+        source_numbers = {n: number for number, n in enumerate([*sources, *updated])}
+        result_numbers = {n: number for number, n in enumerate(results)}
         stages = [
-            _encode(stage, types, batch, [*sources, *updated], results)
+            encode(stage, types, batch, source_numbers, result_numbers)
             for stage in copies.stages
         ]
         call = ffi_lowering(
@@ -326,7 +321,7 @@ def _lower_for_cpu(
         )
         encoded = list(itertools.chain(*stages))
         numbers = {
-            "copies": itertools.chain(*(copy.loops for copy in encoded)),
+            "copies": itertools.chain(*(copy.numbers for copy in encoded)),
             "stages": map(len, stages),
         }
         if copies.has_table:
@@ -339,7 +334,7 @@ def _lower_for_cpu(
             ),
             *(arrays[n] for n in read),
             *table,
-            **{name: _array_attribute(values) for name, values in numbers.items()},
+            **{name: array_attribute(values) for name, values in numbers.items()},
             **({} if copies.is_transposed else {"updated": np.int64(len(updated))}),
         )
         for n, value in zip(results, values, strict=True):
@@ -347,36 +342,51 @@ def _lower_for_cpu(
     return [arrays[n] for n in range(len(types) - len(copies.dropped))]
 
 
-def _array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([*numbers], np.int64)
 
 
-class _Encoded(NamedTuple):
+class EncodedCopy(NamedTuple):
     """A copy, as the core reads it (`copies` and `RowTable` in rust/src/ops/local.rs)."""
 
-    #: A source and its first element, a result and its first element, the number of loops,
-    #: and for each loop the count, and the strides of source and result.
-    loops: list[int]
-    #: How many loops are outside of that over listed rows, or -1 without one. For source
+    #: First element of the source, and of the result.
+    source_start: int
+    result_start: int
+    #: Source number, first element, result number, first element, number of loops, and for
+    #: each loop the count, and the strides of source and result.
+    numbers: list[int]
+    #: Number of loops outside of that over listed rows, or -1 without one. For source
     #: and result: where the list begins in the table, or -1, and how many rows there are.
     rows: list[int]
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are listed."""
+        return self.rows[0] >= 0
 
-def _encode(
+    @property
+    def contiguous_size(self) -> int | None:
+        """Number of elements that are contiguous in source and result, None if not all."""
+        loops = self.numbers[5:]
+        is_contiguous = not self.has_rows and loops[1:] in ([], [1, 1])
+        return math.prod(loops) if is_contiguous else None
+
+
+def encode(
     copies: Sequence[Copy],
     types: Sequence[ShapedArray],
     batch: int,
-    sources: Sequence[int],
-    results: Sequence[int],
-) -> list[_Encoded]:
-    """Copies, as the core reads them.
+    source_numbers: Mapping[int, int],
+    result_numbers: Mapping[int, int],
+) -> list[EncodedCopy]:
+    """Copies, as the core reads them, without those of no elements.
 
     Arguments:
-        copies: The copies.
-        types: The types of all arrays.
-        batch: How many axes of these are those of batches.
-        sources, results: The indices of those arrays that the core knows as sources and as
-            results, in its order.
+        copies: Independent copies.
+        types: Types of all arrays.
+        batch: Number of leading axes of these that are those of batches.
+        source_numbers, result_numbers: Numbers by which the core knows arrays as sources
+            and as results.
 
     """
     batch_shape = types[0].shape[:batch]
@@ -409,14 +419,16 @@ def _encode(
             ]:
                 count *= loops.pop()[0]
             loops.append((count, *steps))
-        ends = [sources.index(source.array), source.offset]
-        ends += [results.index(result.array), result.offset]
+        ends = [source_numbers[source.array], source.offset]
+        ends += [result_numbers[result.array], result.offset]
         lists = [
             (-1, 0) if view.rows is None else (view.rows.start, view.shape[view.rows.axis])
             for view in copy
         ]
         encoded.append(
-            _Encoded(
+            EncodedCopy(
+                source.offset,
+                result.offset,
                 [*ends, len(loops), *itertools.chain(*loops)],
                 [outer, *itertools.chain(*lists)],
             )
@@ -533,6 +545,7 @@ class _Pieces:
             lower, upper = (jax.lax.slice_in_dim(piece, *end, axis=axis) for end in ends)
             filled = [x for x in (lower, part, upper) if x.shape[axis]]
             part = jax.lax.concatenate(filled, axis)
+            self._is_new = False
         elif changed:
             part = jax.lax.dynamic_update_slice(piece, part, starts)
         self._pieces[view.start] = part

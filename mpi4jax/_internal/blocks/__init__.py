@@ -1,0 +1,1 @@
+"""Blocks of arrays: copies between them, and their exchange between processes."""

@@ -1,0 +1,256 @@
+"""Exchange of blocks of arrays between processes, as one primitive.
+
+An exchange has three stages: blocks of the arrays are copied into messages, the messages
+are sent and received, and the blocks of messages that arrive are copied to their places.
+All that differs between halos, index lists and redistribution is which blocks these are, as
+a :class:`~.description.Description` says.
+
+Each stage is a linear function, and so the transpose of an exchange has the transposes of
+its stages in the reverse order. A batch is one more axis of all arrays and messages.
+
+On CPUs, the three stages are one call of the core (:mod:`.one_call`). Elsewhere, XLA
+compiles slices and updates around a call that sends and receives the messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import jax.numpy as jnp
+
+from ..arguments.types import Array
+from ..operations._computed import where_null
+from ..operations._eager import ArrayOrLeaves, evaluate
+from ..operations._operation import Operation, as_primitive
+from ..operations._transposes import (
+    Jvp,
+    TransposedOperand,
+    inexact_tangents,
+    tangents_of,
+)
+from ..operations.exchange import Exchange
+from ..xla.jax_compat import (
+    LoweringContext,
+    ShapedArray,
+    Tangent,
+    Value,
+    lower_part,
+    lower_with,
+    register_lowering,
+)
+from .description import Description
+from .one_call import OneCall
+
+X = TypeVar("X")
+
+
+@as_primitive
+@dataclass(frozen=True)
+class BlockExchange(Operation):
+    """Exchange of blocks of arrays."""
+
+    description: Description
+
+    name = "exchange_blocks"
+    operands = ("fields",)
+    is_collective = False
+    takes_leaves = True
+
+    def call(
+        self,
+        arrays: Sequence[Array],
+        table: Sequence[Array] = (),
+        ranks: Sequence[Array] = (),
+    ) -> list[Array]:
+        """Results of the exchange.
+
+        Arguments:
+            arrays: The arrays.
+            table: The table of rows, which an exchange without listed rows ignores.
+            ranks: The ranks that the program computes, if there are any.
+
+        """
+        return self.bind(*self.operands_of(arrays, table, ranks))
+
+    def operands_of(
+        self,
+        arrays: Sequence[Array],
+        table: Sequence[Array] = (),
+        ranks: Sequence[Array] = (),
+    ) -> list[Array]:
+        """The operands of the primitive."""
+        return [*arrays, *self.description.dynamic_operands(table, ranks)]
+
+    def transposed(self) -> BlockExchange:
+        return replace(self, description=self.description.transposed())
+
+    def ranks(self) -> Sequence[int]:
+        return self.description.ranks()
+
+    def split_operands(self, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
+        count = len(self.description.arrays)
+        return operands[:count], operands[count:]
+
+    # The stages.
+
+    def messages_only(self) -> Exchange:
+        """The second stage: it takes and gives the arrays of messages."""
+        _, sent, received, _ = self.description.stages()
+        if self.description.is_transposed:
+            sent, received = received, sent
+        return Exchange(self.communicator, sent.messages, received.messages)
+
+    def pack(self, operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Carry out the first stage.
+
+        Returns:
+            Arrays for :meth:`unpack`, and the operands of :meth:`messages_only`.
+
+        """
+        arrays, others = self.split_operands(operands)
+        batch_shape = self.description.batch_shape(arrays)
+        table, ranks = self.description.split_dynamic(others)
+        packing, sent, received, unpacking = self.description.stages()
+
+        def zeros(x: ShapedArray) -> Array:
+            return jnp.zeros((*batch_shape, *x.shape), x.dtype)
+
+        if self.description.is_transposed:
+            first = unpacking.transpose().apply(arrays, table, len(batch_shape))
+            packed, messages = first[: len(arrays)], first[len(arrays) :]
+            # What PROC_NULL does not receive belongs to the blocks as they were.
+            packed += [
+                where_null(rank, ranks, message, jnp.zeros_like(message))
+                for rank, message, may_be_null in zip(
+                    received.messages.ranks_of_leaves(),
+                    messages,
+                    received.may_be_null,
+                    strict=True,
+                )
+                if may_be_null
+            ]
+            return packed, [*messages, *map(zeros, sent.types), *ranks]
+        first = packing.apply(arrays, table, len(batch_shape))[len(arrays) :]
+        messages, old = first[: len(sent.types)], iter(first[len(sent.types) :])
+        buffers = [
+            next(old) if may_be_null and self.description.new is None else zeros(x)
+            for may_be_null, x in zip(received.may_be_null, received.types, strict=True)
+        ]
+        return [], [*messages, *buffers, *ranks]
+
+    def unpack(
+        self, packed: Sequence[Array], arrived: Sequence[Array], operands: Sequence[Array]
+    ) -> list[Array]:
+        """Carry out the third stage.
+
+        Arguments:
+            packed: The arrays that :meth:`pack` has given.
+            arrived: The results of :meth:`messages_only`.
+            operands: The operands of the exchange. Unless it is a transpose, the arrays
+                among them may have been changed since :meth:`pack`.
+
+        Returns:
+            The results of the exchange.
+
+        """
+        arrays, others = self.split_operands(operands)
+        count, batch = len(arrays), len(self.description.batch_shape(arrays))
+        table, _ = self.description.split_dynamic(others)
+        packing, _, _, unpacking = self.description.stages()
+        if self.description.is_transposed:
+            arrays = [*packed[:count], *arrived, *packed[count:]]
+            return packing.transpose().apply(arrays, table, batch)
+        results = unpacking.apply([*arrays, *arrived], table, batch)
+        return (
+            results
+            if self.description.new is None
+            else results[-len(self.description.new) :]
+        )
+
+    # The rules.
+
+    def check_avals(self, function: str, *avals: ShapedArray) -> None:
+        for aval in avals:
+            self.check_dtype(function, "fields", aval.dtype)
+
+    def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
+        arrays, _ = self.split_operands(avals)
+        return self.description.with_batch(self.description.results, arrays)
+
+    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
+        arrays, *others = operands
+        return self.bind(*arrays, *others)
+
+    def evaluate(self, *operands: Array) -> list[Array]:
+        arrays, others = self.split_operands(operands)
+        return evaluate(self, [list(arrays), *others]) or []
+
+    def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
+        results = self.bind(*primals)
+        arrays, others = self.split_operands(primals)
+        inexact = inexact_tangents(arrays, tangents[: len(arrays)])
+        if not inexact:
+            return results, tangents_of(results, [])
+        pushed = replace(self, description=self.description.on_inexact_arrays()).call(
+            inexact, *self.description.split_dynamic(others)
+        )
+        return results, tangents_of(results, pushed)
+
+    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
+        count = len(self.description.results)
+        cotangents, operands = args[:count], args[count:]
+        _, others = self.split_operands(operands)
+        return tuple(self.transposed().bind(*cotangents, *others))
+
+    def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
+        exchange = self.messages_only()
+        arrays, others = self.split_operands(ctx.avals_in)
+        _, sent, received, _ = self.description.stages()
+        packed_types: list[ShapedArray] = []
+        if self.description.is_transposed:
+            packed_types = [*self.description.arrays, *received.nullable_types]
+            sent, received = received, sent
+        packed_avals, sent_avals, received_avals = (
+            self.description.with_batch(types, arrays)
+            for types in (packed_types, sent.types, received.types)
+        )
+
+        def pack(*operands: Array) -> list[Array]:
+            return list(itertools.chain(*self.pack(operands)))
+
+        def unpack(*values: Array) -> list[Array]:
+            return self.unpack(*_split_at(values, len(packed_avals), len(received_avals)))
+
+        values = lower_with(ctx, pack, operands, ctx.avals_in)
+        packed, messages = values[: len(packed_avals)], values[len(packed_avals) :]
+        _, rank_avals = self.description.split_dynamic(others)
+        arrived = lower_part(
+            ctx,
+            exchange.lower,
+            messages,
+            avals_in=[*sent_avals, *received_avals, *rank_avals],
+            avals_out=received_avals,
+        )
+        avals = [*packed_avals, *received_avals, *ctx.avals_in]
+        return lower_with(ctx, unpack, [*packed, *arrived, *operands], avals)
+
+
+def _split_at(values: Sequence[X], *counts: int) -> tuple[Sequence[X], ...]:
+    """Values in parts of these lengths, and the rest."""
+    ends = [0, *itertools.accumulate(counts)]
+    return tuple(values[start:end] for start, end in itertools.zip_longest(ends, ends[1:]))
+
+
+def _lower_for_cpu(
+    ctx: LoweringContext, *operands: Value, operation: BlockExchange
+) -> Sequence[Value]:
+    call = OneCall(operation.description, ctx.avals_in)
+    if not call.is_for_core:
+        return operation.lower(ctx, *operands)
+    return call.lower(ctx, operation.communicator, operands)
+
+
+register_lowering(BlockExchange.primitive, _lower_for_cpu, platform="cpu")

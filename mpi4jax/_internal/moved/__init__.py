@@ -1,1 +1,0 @@
-"""Moved cells: copies between arrays and messages, as one linear function."""
