@@ -75,7 +75,9 @@ class MessageArrays:
             if dtype not in sent_types:
                 self._append(dtype, [], may_be_null=False)
                 rows.append((PROC_NULL, 0, 1))
-        self.messages = Messages(*map(tuple, zip(*rows, strict=True))) if rows else NO_MESSAGES
+        self.messages = (
+            Messages(*map(tuple, zip(*rows, strict=True))) if rows else NO_MESSAGES
+        )
 
     def _append(self, dtype: DType, views: Sequence[View], *, may_be_null: bool) -> None:
         index, size = self._first + len(self.types), 0

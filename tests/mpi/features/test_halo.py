@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mpi4jax._internal.blocks import copies
 from mpi4py import MPI
 
 import mpi4jax
 from mpi4jax import diagnostics
+from mpi4jax._internal.blocks import copies
 from mpi4jax._internal.halo import plan as plan_module
 from mpi4jax._internal.mpi import device
 from mpi4jax.halo import Plan
