@@ -313,7 +313,7 @@ def _calls_in(jaxpr: Any) -> Iterator[Call]:
             yield Call(operation, flight.communicator.number, ())
         elif name == "ordering_barrier":
             yield Call("in_order", None, ())
-        elif name == "redistribute":
+        elif name == "exchange_blocks":
             yield Call("exchange", params["operation"].communicator.number, ())
         elif "operation" in params and name in operations:
             fields = vars(params["operation"])

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from ..arguments.types import DType, Shaped
 from ..operations._arguments import PROC_NULL, like
 from ..operations._computed import is_computed
-from ..operations._messages import NO_MESSAGES, Messages
+from ..operations._messages import Messages
 from ..operations._transposes import is_inexact
 from ..xla.jax_compat import ShapedArray
 from .copies import Copy, CopyList, View
@@ -75,9 +75,8 @@ class MessageArrays:
             if dtype not in sent_types:
                 self._append(dtype, [], may_be_null=False)
                 rows.append((PROC_NULL, 0, 1))
-        self.messages = (
-            Messages(*map(tuple, zip(*rows, strict=True))) if rows else NO_MESSAGES
-        )
+        columns = [tuple(row[n] for row in rows) for n in range(3)]
+        self.messages = Messages(*columns)
 
     def _append(self, dtype: DType, views: Sequence[View], *, may_be_null: bool) -> None:
         index, size = self._first + len(self.types), 0
