@@ -117,7 +117,7 @@ fn main() {
     }
 }
 
-/// An exchange that is fused with copies (`fused_copies.py`): both edges of a field of 8 x 8, in the first
+/// An exchange of blocks (`blocks/one_call.py`): both edges of a field of 8 x 8, in the first
 /// rows of `memory`, go through messages, in the others, to the ghost cells of neighbors.
 fn exchange_of_halos(memory: &mut [[f32; 8]; 12]) -> CallFrame {
     // The operand has index 0.

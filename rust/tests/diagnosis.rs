@@ -13,10 +13,10 @@ use notes::*;
 
 /// The findings, the ranks that are stuck, and the exit code.
 fn found(notes: &[Note]) -> (Vec<String>, String, i32) {
-    in_words(diagnosis_of(&notes_of(notes), notes.len() as i32, &[]))
+    describe(diagnosis_of(&notes_of(notes), notes.len() as i32, &[]))
 }
 
-fn in_words(diagnosis: Diagnosis) -> (Vec<String>, String, i32) {
+fn describe(diagnosis: Diagnosis) -> (Vec<String>, String, i32) {
     let stuck = if diagnosis.stuck.is_empty() {
         "nobody".into()
     } else {
@@ -161,15 +161,15 @@ fn a_rank_that_made_another_call_and_left_it() {
         note.attendances = attendance("allreduce");
     }
     let about = [first_call(3)];
-    let diagnosis = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
+    let diagnosis = describe(diagnosis_of(&notes_of(&notes), 3, &about));
     let late = "ranks 0, 2 have made 1 call on COMM_WORLD, and rank 1 waits for call #2.";
     assert_eq!(diagnosis, (vec![late.into()], "nobody".into(), 86));
     notes[1].attendances = attendance("gather");
-    let (findings, stuck, _) = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
+    let (findings, stuck, _) = describe(diagnosis_of(&notes_of(&notes), 3, &about));
     let text = "rank 1 called gather as call #1 of COMM_WORLD, and left it.";
     assert_eq!((findings[0].as_str(), stuck.as_str()), (text, "ranks 0-2"));
     notes[1].state = elsewhere(2).state;
-    let (_, stuck, _) = in_words(diagnosis_of(&notes_of(&notes), 3, &about));
+    let (_, stuck, _) = describe(diagnosis_of(&notes_of(&notes), 3, &about));
     assert_eq!(stuck, "nobody");
 }
 

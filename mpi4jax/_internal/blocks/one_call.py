@@ -121,6 +121,8 @@ class OneCall:
         )
         # A message that PROC_NULL does not send has the blocks as they were.
         packing += [Copy(b, a) for a, b in unpacking if a.array in self.received.nullable]
+        packing.sort(key=lambda copy: copy.source.array)
+        unpacking.sort(key=lambda copy: copy.result.array)
         return _Call(
             sent=self.sent,
             received=self.received,

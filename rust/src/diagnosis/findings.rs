@@ -67,8 +67,8 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     findings.extend(of_collectives(snapshot));
     let circles = circles(snapshot);
     let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
-    let in_words = circles.iter().map(|circle| circle_in_words(circle));
-    findings.extend(shorten(in_words.collect(), "circles"));
+    let describe = circles.iter().map(|circle| circle_in_words(circle));
+    findings.extend(shorten(describe.collect(), "circles"));
     findings.extend(of_messages(snapshot, &explained));
     let silent = ranks_where(snapshot, |note| note.state == State::Silent);
     if !silent.is_empty() {

@@ -451,7 +451,7 @@ pub fn group_of(record: &Record) -> Group {
 /// The aspects about which all ranks have to agree in a collective call, and the values of this rank,
 /// in words.
 pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)> {
-    agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.in_words(value)))
+    agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.describe(value)))
 }
 
 /// The number of the first operator that a user has made.
@@ -488,7 +488,7 @@ impl Aspect {
     }
 
     /// The value of a rank, in words.
-    fn in_words(self, value: i64) -> String {
+    fn describe(self, value: i64) -> String {
         match self {
             Self::Operators if value == FIRST_OF_USERS => "one of your own".to_owned(),
             Self::Operators => recorder::operator_name(value),

@@ -214,13 +214,13 @@ fn say(obstacle: Obstacle) {
         Obstacle::MemoryKind(kind) => 2 << kind as u8,
     };
     if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        log::print_error(&format!("mpi4jax: {}\n", in_words(obstacle)));
+        log::print_error(&format!("mpi4jax: {}\n", describe(obstacle)));
     }
 }
 
 const COPIED: &str = "arrays on the GPU are copied to host memory for MPI";
 
-fn in_words(obstacle: Obstacle) -> String {
+fn describe(obstacle: Obstacle) -> String {
     let release = RELEASE.get().map_or("this MPI", |release| &release.name);
     match obstacle {
         Obstacle::OtherContext if is_forced() => format!(

@@ -145,7 +145,7 @@ impl Communicators {
     ) -> Option<log::LoggedCall> {
         log::is_enabled().then(|| {
             let name = recorder::communicator_name(communicator.comm_number());
-            let details = format!("{} on {name}", arguments.in_words());
+            let details = format!("{} on {name}", arguments.describe());
             log::LoggedCall::begin(self.own_rank, operation.function, details.trim_start())
         })
     }

@@ -120,7 +120,7 @@ impl CallArguments {
     }
 
     /// The call for the debug lines.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let items = |array: Option<(XLA_FFI_DataType, i64)>| array.map_or(0, |(_, count)| count);
         let mut words = Vec::new();
         if let Some((rank, tag)) = self.from {

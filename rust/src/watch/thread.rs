@@ -282,8 +282,11 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
                 (Action::Abort(code), _) => abort(functions, start, code),
             }
         }
-        let has_taken_leave = is_ending && !has_acted && lost.is_empty() && shared.mailbox_is_idle();
-        shared.has_taken_leave.store(has_taken_leave, Ordering::Release);
+        let has_taken_leave =
+            is_ending && !has_acted && lost.is_empty() && shared.mailbox_is_idle();
+        shared
+            .has_taken_leave
+            .store(has_taken_leave, Ordering::Release);
         if lost.is_empty() {
             sleep(if has_acted || is_busy { BUSY } else { IDLE });
         }

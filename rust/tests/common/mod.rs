@@ -226,7 +226,7 @@ impl CallFrame {
         self.attribute(array_attribute(name, values))
     }
 
-    /// Copies that are fused with an exchange (`fused_copies.py`), whose first `updated` results update
+    /// Copies of an exchange of blocks (`blocks/one_call.py`), whose first `updated` results update
     /// operands. The lists: sent parts and received ones; the numbers, stages and rows of copies
     /// before and after the messages.
     pub fn with_copies(self, updated: i64, lists: [&[i64]; 8]) -> Self {

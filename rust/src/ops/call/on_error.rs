@@ -28,7 +28,7 @@ pub fn failed<A: Abi>(
     record: Option<&Record>,
 ) -> Error {
     let message = format!("r{} | {failure}", communicator.rank);
-    let call = record.map(in_words).unwrap_or_default();
+    let call = record.map(describe).unwrap_or_default();
     if !raises() {
         log::print_error(&format!("{message} - aborting\n{call}"));
         abort(functions, Some(communicator), failure.code);
@@ -37,7 +37,7 @@ pub fn failed<A: Abi>(
 }
 
 /// A call, and its Python line if that is known.
-fn in_words(record: &Record) -> String {
+fn describe(record: &Record) -> String {
     let line = record.line().filter(|line| !line.is_empty());
     let line = line.or_else(|| recorder::find_line(record.thread));
     let line = line.map(|line| format!("   {line}")).unwrap_or_default();

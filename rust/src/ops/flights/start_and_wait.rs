@@ -22,7 +22,7 @@ use crate::ops::call::buffers::measure;
 use crate::ops::call::in_flight::{Arrival, InFlight};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
-use crate::ops::messages::exchange::{Elements, Received, in_words, messages_of_copy, transfers};
+use crate::ops::messages::exchange::{Elements, Received, describe, messages_of_copy, transfers};
 use crate::recorder::Array;
 use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
 use crate::xla::{Buffer, ResultBuffer};
@@ -149,7 +149,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     departure.flight.operation = name;
     departure.flight.needs_pushing = largest > SENT_AT_ONCE;
-    let details = || in_words(&sent, &received);
+    let details = || describe(&sent, &received);
     call.logged(function, details, || {
         Ok(in_flight.begin(&call.mpi, &sends, &receives))
     })?;

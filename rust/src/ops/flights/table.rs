@@ -71,7 +71,7 @@ struct Origin {
 
 impl Origin {
     /// `the iallreduce started at main.py:5`.
-    fn in_words(&self) -> String {
+    fn describe(&self) -> String {
         let line = self.line.clone();
         let line = line.or_else(|| recorder::call_site(self.call_site));
         let operation = self.operation;
@@ -151,7 +151,7 @@ impl Flights {
             .filter(|known| known.flight_id == flight_id)
             .map_or_else(
                 || "an operation started long ago".to_owned(),
-                Origin::in_words,
+                Origin::describe,
             )
     }
 }
@@ -224,7 +224,7 @@ pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
 pub fn take_all() -> Vec<(Flight, String)> {
     let all = mem::take(&mut flights().by_id).into_values();
     let flights =
-        all.filter_map(|entry| Some((lock(&entry.flight).take()?, entry.origin.in_words())));
+        all.filter_map(|entry| Some((lock(&entry.flight).take()?, entry.origin.describe())));
     flights.collect()
 }
 

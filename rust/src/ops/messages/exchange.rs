@@ -77,7 +77,7 @@ fn to_int(name: &str, value: i64) -> Result<c_int> {
 
 /// MPI-4.1 §3.7: sends any number of arrays, and receives any number.
 ///
-/// A call that has been fused with copies (`fused_copies.py`) makes these before and after, and its
+/// A call with copies (`blocks/one_call.py`) makes these before and after, and its
 /// messages are parts of its arrays, of which the first results update the first operands.
 pub fn exchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let (operands, results) = (call.all_operands()?, call.all_results()?);
@@ -203,14 +203,14 @@ fn all_at_once<A: Abi, M: Memory>(
         .iter()
         .map(|Transfer { array, peer }| call.incoming(*peer, call.recv_buffer(array)?));
     let incoming = incoming.collect::<Result<Vec<_>>>()?;
-    let details = || in_words(sent, received);
+    let details = || describe(sent, received);
     let awaits = |index| call.recording.set_awaited_message(index);
     call.logged("MPI_Waitall", details, || {
         Ok(call.mpi.exchange(&outgoing, &incoming, awaits))
     })
 }
 
-pub fn in_words(sent: &[Sent], received: &[Received]) -> String {
+pub fn describe(sent: &[Sent], received: &[Received]) -> String {
     let message = |arrow: &str, count: i64, Neighbor { rank, tag }: Neighbor| {
         format!("{arrow} {rank} (tag {tag}, {count} items)")
     };
@@ -324,7 +324,7 @@ fn one_after_another<A: Abi, M: Memory>(
     call.in_memory(|memory| memory.before(&Access::WHOLE))?;
     let rank = call.communicator.rank;
     let entry = log::is_enabled()
-        .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &in_words(sent, received)));
+        .then(|| log::LoggedCall::begin(rank, "MPI_Waitall", &describe(sent, received)));
     let code = sends.begin(&call.mpi, &outgoing, &[]);
     drop(outgoing);
     call.check("MPI_Isend", code)?;
