@@ -24,8 +24,10 @@ import jax.numpy as jnp
 from ..arguments.types import Array
 from ..operations._computed import where_null
 from ..operations._eager import ArrayOrLeaves, evaluate
-from ..operations._operation import Operation, as_primitive
+from ..operations._operation import Operation
+from ..operations._rules import as_primitive
 from ..operations._transposes import (
+    Cotangents,
     Jvp,
     TransposedOperand,
     inexact_tangents,
@@ -199,11 +201,11 @@ class BlockExchange(Operation):
         )
         return results, tangents_of(results, pushed)
 
-    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
-        count = len(self.description.results)
-        cotangents, operands = args[:count], args[count:]
+    def transpose(
+        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+    ) -> Cotangents:
         _, others = self.split_operands(operands)
-        return tuple(self.transposed().bind(*cotangents, *others))
+        return self.transposed().bind(*cotangents, *others)
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         exchange = self.messages_only()

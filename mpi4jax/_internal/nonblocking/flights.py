@@ -24,7 +24,7 @@ from ..operations._arguments import (
 )
 from ..operations._calls import ReceivingOperation
 from ..operations._computed import is_computed
-from ..operations._lowering import Attributes, lower_results
+from ..operations._lowering import Attributes
 from ..operations._messages import (
     Messages,
     message_attributes,
@@ -33,13 +33,13 @@ from ..operations._messages import (
     unpack_messages,
 )
 from ..operations._operation import Operation
+from ..operations._rules import transpose
 from ..operations._transposes import (
     Operand,
     array_or_aval,
     inexact_tangents,
     instantiated,
     is_inexact,
-    transpose,
 )
 from ..operations.sendrecv import check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
@@ -305,7 +305,7 @@ class CollectiveFlight(_HashedOnce):
         if self._forwarded is not None:
             forwarded, _ = split_numbers(self, wait_operands)
             return list(forwarded)
-        return lower_results(self.operation, ctx, arrived, self.results)
+        return self.operation.lower_results(ctx, arrived, self.results)
 
     def batched(self, size: int) -> CollectiveFlight:
         arrays, numbers = split_numbers(self, self.operands)

@@ -9,36 +9,14 @@ where in the buffers the batch must stand for each block to contain its part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array
 
-if TYPE_CHECKING:
-    from ._operation import Operation
-
 Results = TypeVar("Results", Array, list[Array])
-
-
-def batch(
-    operands: Sequence[Array], axes: Sequence[int | None], *, operation: Operation
-) -> tuple[list[Array], list[int]]:
-    """The results of a batch of operands, and the axes at which they have the batch.
-
-    The batch axis has one position for all processes. Otherwise, what one process sends
-    would not be what another one expects, as they trace the program separately.
-    """
-    operation.check_batch(axes)
-    arrays, numbers = operation.split_operands(operands)
-    if any(axis is not None for axis in axes[len(arrays) :]):
-        results = batch_one_by_one(operation.bind, operands, axes)
-        return results, [0] * len(results)
-    operand_axis, result_axis = operation.batch_axes()
-    moved = batch_at(operand_axis, arrays, axes[: len(arrays)])
-    results = operation.bind(*moved, *numbers)
-    return results, [result_axis] * len(results)
 
 
 def batch_at(

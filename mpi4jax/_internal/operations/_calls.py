@@ -16,6 +16,7 @@ from ..forms.token import refuse_pair
 from ..layout.packing import Tree, is_tree, result_tree
 from ..mpi import handles
 from ..xla.jax_compat import trace_state_clean
+from ._barrier import Barrier
 from ._eager import ArrayOrLeaves, run_eagerly
 from ._operation import Operation
 
@@ -100,8 +101,6 @@ class Call:
         """Compare the trees that all processes pass (MPI4JAX_CHECK)."""
         # Axes that belong to processes may differ between them, as on a scatter's root.
         skipped_axes, _ = self.operation.batch_axes()
-        from .barrier import Barrier
-
         Barrier(self.operation.communicator, tree.digest(skipped_axes)).bind()
 
     def _wrong_leaf(self, trees: Sequence[Tree]) -> TypeError | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mpi4jax import _core
 
-from ..arguments.dtypes import carrier_aval
 from ..mpi import device, meshes
 from ..mpi.handles import Communicator
 from ..xla import call_sites
@@ -19,11 +18,7 @@ from ..xla.jax_compat import (
     GPU_PLATFORMS,
     LoweringContext,
     Primitive,
-    ShapedArray,
     Value,
-    convert,
-    is_undonated_argument,
-    lower_with,
     register_lowering,
 )
 from ..xla.programs import (
@@ -35,63 +30,8 @@ from ..xla.programs import (
     on_lowering,
 )
 
-if TYPE_CHECKING:
-    from ._operation import Operation
-
 #: The attributes that a handler gets: integers, or arrays of them.
 Attributes: TypeAlias = "Mapping[str, np.int64 | np.ndarray[Any, np.dtype[np.int64]]]"
-
-
-def lower(operation: Operation, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-    """Lower an operation to the call of its handler.
-
-    Some types have a carrier, another type of the same size that XLA can pass to a handler:
-    operands are converted to it, and results from it.
-    """
-    read = list(range(operation.read_operands()))
-    if operation.is_computed:
-        read.append(len(operands) - 1)
-    carriers = [carrier_aval(ctx.avals_in[n]) for n in read]
-    aval = operation.written_aval(*ctx.avals_in)
-    written = [] if aval is None else [aval]
-    in_place = (
-        operation.in_place
-        and len(written) == 1
-        # XLA would copy an argument of the program to have it overwritten.
-        and not is_undonated_argument(operands[0])
-    )
-    envelopes = operation.envelopes(*carriers)
-    results = call_in_program(
-        ctx,
-        operation.communicator,
-        operation.name,
-        [convert(operands[n], aval) for n, aval in zip(read, carriers, strict=True)],
-        operation.attributes(),
-        envelopes,
-        None if operation.is_collective else envelopes,
-        is_computed=operation.is_computed,
-        avals_in=carriers,
-        avals_out=list(map(carrier_aval, written)),
-        aliases={0: 0} if in_place else None,
-    )
-    forwarded = operation.forwarded_operand()
-    if forwarded is not None:
-        return [operands[forwarded]]
-    return lower_results(operation, ctx, results, written)
-
-
-def lower_results(
-    operation: Operation,
-    ctx: LoweringContext,
-    results: Sequence[Value],
-    avals: Sequence[ShapedArray],
-) -> list[Value]:
-    """The results of an operation, from what its handler has written."""
-    unwritten = operation.unwritten_rows()
-    if unwritten is not None:
-        carriers = list(map(carrier_aval, avals))
-        results = lower_with(ctx, lambda x: [unwritten.fill(x, 0)], results, carriers)
-    return list(map(convert, results, avals))
 
 
 def lower_everywhere(primitive: Primitive, rule: Callable[..., Sequence[Value]]) -> None:

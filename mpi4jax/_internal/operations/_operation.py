@@ -4,48 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..arguments import dtypes
+from ..arguments.dtypes import carrier_aval
 from ..arguments.types import Array, ArrayLike, DType, PyTree
 from ..layout.packing import packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
-from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
-    Effect,
     LoweringContext,
-    Results,
     ShapedArray,
     Tangent,
     Value,
     VaryingPrimitive,
-    ad,
-    batching,
+    convert,
+    is_undonated_argument,
+    lower_with,
     vary,
 )
 from ._arguments import like
-from ._batching import batch
-from ._checkpoint import keep_complex_results
 from ._computed import is_computed
 from ._eager import ArrayOrLeaves, evaluate
-from ._lowering import Attributes, lower, lower_everywhere
+from ._lowering import Attributes, call_in_program
+from ._messages import Messages
+from ._neighbors import UnwrittenRows
 from ._transposes import (
     Cotangents,
     Jvp,
     TransposedOperand,
     instantiated,
-    transpose,
+    transpose_rule,
 )
 
-if TYPE_CHECKING:
-    from ._messages import Messages
-    from ._neighbors import UnwrittenRows
-
-Declared = TypeVar("Declared", bound="Operation")
 X = TypeVar("X")
 
 
@@ -172,9 +166,11 @@ class Operation:
     def check_transpose(self) -> None:
         """Raise NotImplementedError if the operation has no transpose."""
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Cotangents:
-        """The cotangent of the operand, or those of all, from that of the result."""
-        raise NotImplementedError(f"{self.name} can't be transposed")
+    def transpose(
+        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+    ) -> Cotangents:
+        """Cotangents of the operands, from those of the results."""
+        return transpose_rule(self, cotangents, operands)
 
     # What follows from these.
 
@@ -286,59 +282,48 @@ class Operation:
         return [] if result is None else [result]
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-        """The results of the handler's call in a program that is being lowered."""
-        return lower(self, ctx, *operands)
+        """The results of the handler's call in a program that is being lowered.
 
+        Some types have a carrier, another type of the same size that XLA can pass to a
+        handler: operands are converted to it, and results from it.
+        """
+        read = list(range(self.read_operands()))
+        if self.is_computed:
+            read.append(len(operands) - 1)
+        carriers = [carrier_aval(ctx.avals_in[n]) for n in read]
+        aval = self.written_aval(*ctx.avals_in)
+        written = [] if aval is None else [aval]
+        in_place = (
+            self.in_place
+            and len(written) == 1
+            # XLA would copy an argument of the program to have it overwritten.
+            and not is_undonated_argument(operands[0])
+        )
+        envelopes = self.envelopes(*carriers)
+        results = call_in_program(
+            ctx,
+            self.communicator,
+            self.name,
+            [convert(operands[n], aval) for n, aval in zip(read, carriers, strict=True)],
+            self.attributes(),
+            envelopes,
+            None if self.is_collective else envelopes,
+            is_computed=self.is_computed,
+            avals_in=carriers,
+            avals_out=list(map(carrier_aval, written)),
+            aliases={0: 0} if in_place else None,
+        )
+        forwarded = self.forwarded_operand()
+        if forwarded is not None:
+            return [operands[forwarded]]
+        return self.lower_results(ctx, results, written)
 
-class OperationPrimitive(VaryingPrimitive):
-    """The primitive of a class of operations."""
-
-    def bind(self, *operands: ArrayLike, **params: object) -> Results:
-        operation = params["operation"]
-        assert isinstance(operation, Operation)
-        if operation.communicator.axes:
-            operation, varying = operation.with_varying(operands)
-            return super().bind(*varying, operation=operation)
-        return super().bind(*operands, **params)
-
-    def invariant_axes(  # type: ignore[override]
-        self, operation: Operation
-    ) -> Sequence[Hashable]:
-        return operation.invariant_axes()
-
-
-def as_primitive(operation_type: type[Declared]) -> type[Declared]:
-    """Give a class of operations its primitive, with all of JAX's rules for that."""
-    primitive = OperationPrimitive(f"{operation_type.name}_mpi")
-    primitive.multiple_results = True
-    primitive.def_impl(_evaluate)
-    primitive.def_effectful_abstract_eval(_abstract_eval)
-    lower_everywhere(primitive, _lower)
-    keep_complex_results(primitive)
-    batching.primitive_batchers[primitive] = batch
-    ad.primitive_jvps[primitive] = _jvp
-    ad.primitive_transposes[primitive] = transpose
-    operation_type.primitive = primitive
-    return operation_type
-
-
-def _evaluate(*operands: Array, operation: Operation) -> list[Array]:
-    return operation.evaluate(*operands)
-
-
-def _abstract_eval(
-    *avals: ShapedArray, operation: Operation
-) -> tuple[list[ShapedArray], set[Effect]]:
-    operation.check_avals(operation.name, *avals)
-    operation.communicator.check_mesh(operation.name)
-    return operation.result_avals(*avals), {ordered_effect}
-
-
-def _lower(ctx: LoweringContext, *operands: Value, operation: Operation) -> Sequence[Value]:
-    return operation.lower(ctx, *operands)
-
-
-def _jvp(
-    primals: Sequence[Array], tangents: Sequence[Tangent], *, operation: Operation
-) -> Jvp:
-    return operation.jvp(primals, tangents)
+    def lower_results(
+        self, ctx: LoweringContext, results: Sequence[Value], avals: Sequence[ShapedArray]
+    ) -> list[Value]:
+        """The results of the operation, from what its handler has written."""
+        unwritten = self.unwritten_rows()
+        if unwritten is not None:
+            carriers = list(map(carrier_aval, avals))
+            results = lower_with(ctx, lambda x: [unwritten.fill(x, 0)], results, carriers)
+        return list(map(convert, results, avals))

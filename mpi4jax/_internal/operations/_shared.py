@@ -68,21 +68,17 @@ class SharedOperation(Operation):
         is_typed = has_types_of_axes(operands[0], self.communicator.axes)
         return replace(self, shared=is_typed)
 
-    def transpose_unshared(
-        self, cotangent: Array, *operands: TransposedOperand
+    def transpose(
+        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
     ) -> Cotangents:
-        """As :meth:`transpose`, with cotangents of each process's own."""
-        raise NotImplementedError
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Cotangents:
         if not self.shared:
-            return self.transpose_unshared(cotangent, *operands)
+            return super().transpose(cotangents, operands)
+        (cotangent,) = cotangents
         _, numbers = self.split_operands(operands)
         if self.communicator.axes:
             # JAX transposes this to a sum over the processes, as it does the types.
-            return self.own_cotangent(self.vary(cotangent), *numbers)
-        transposed: Array = shared_transpose_p.bind(cotangent, *numbers, operation=self)
-        return transposed
+            return [self.own_cotangent(self.vary(cotangent), *numbers)]
+        return [shared_transpose_p.bind(cotangent, *numbers, operation=self)]
 
 
 def _own_cotangent(cotangent: Array, *counts: Array, operation: SharedOperation) -> Array:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ..arguments.types import Array, Shaped
-from ..xla.jax_compat import ShapedArray, Tangent, ad
-
-if TYPE_CHECKING:
-    from ..xla.jax_compat import UndefinedPrimal
-    from ._operation import Operation
+from ..xla.jax_compat import ShapedArray, Tangent, UndefinedPrimal, ad
 
 #: The results of a call, and their tangents.
 Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
@@ -21,26 +18,20 @@ Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
 Operand: TypeAlias = "Array | UndefinedPrimal"
 #: Such an operand for the method of an operation: the type of what it is transposed by.
 TransposedOperand: TypeAlias = Any
-#: The cotangent of the operand, or of each one. What is an array there has none.
-Cotangents: TypeAlias = "Array | tuple[Array | None, ...]"
+#: The cotangents of operands. What is an array there has none.
+Cotangents: TypeAlias = "Sequence[Array | None]"
 
 
-def transpose(
-    cotangents: Sequence[Tangent], *operands: Operand, operation: Operation
-) -> list[Array | None]:
-    """JAX's rule: a cotangent for each operand that the operation is transposed by.
+@functools.singledispatch
+def transpose_rule(
+    operation: Any, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+) -> Cotangents:
+    """Cotangents of an operation's operands, from those of its results.
 
-    A process whose cotangent is zero has to call MPI nevertheless: others wait for it.
+    `_transpose_table.py` has the rules. Operands for which a rule gives no cotangent, the
+    last ones, have none.
     """
-    operation.check_transpose()
-    args = instantiated(cotangents)
-    transposed = operation.transpose(*args, *map(array_or_aval, operands))
-    if not isinstance(transposed, tuple):
-        transposed = (transposed,)
-    transposed = tuple(ct if ct is None else operation.vary(ct) for ct in transposed)
-    # The operands of numbers, which are last, have none.
-    numbers = [None] * (len(operands) - len(transposed))
-    return cotangents_of(operands, [*transposed, *numbers])
+    raise NotImplementedError(f"{operation.name} can't be transposed")
 
 
 def instantiated(tangents: Iterable[Tangent]) -> list[Array]:

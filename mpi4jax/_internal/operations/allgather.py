@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
-from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like
 from ._calls import Call
-from ._operation import as_primitive
+from ._rules import as_primitive
 from ._shared import SharedOperation
-from ._transposes import TransposedOperand
 
 
 @as_primitive
@@ -30,11 +28,6 @@ class AllGather(SharedOperation):
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent[self.communicator.rank_in_program()]
-
-    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .reduce_scatter import ReduceScatter
-
-        return ReduceScatter(self.communicator, SUM).apply(cotangent)
 
 
 def call(function: str, x: object, *, comm: Comm = None) -> Call:

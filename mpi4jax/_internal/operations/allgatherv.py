@@ -8,7 +8,6 @@ from typing import overload
 import jax.numpy as jnp
 from jax import lax
 
-from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -22,7 +21,6 @@ from ._arguments import (
     row_counts,
 )
 from ._calls import Call
-from ._operation import as_primitive
 from ._ragged import (
     CountsOperation,
     RowsOperation,
@@ -31,8 +29,8 @@ from ._ragged import (
     fill_up,
     first_rows,
 )
+from ._rules import as_primitive
 from ._shared import SharedOperation
-from ._transposes import TransposedOperand
 
 
 @as_primitive
@@ -50,11 +48,6 @@ class AllGatherV(SharedOperation):
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent[own_rows(self.counts, self.communicator)]
-
-    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .reduce_scatterv import ReduceScatterV
-
-        return ReduceScatterV(self.communicator, SUM, self.counts).apply(cotangent)
 
 
 @as_primitive
@@ -86,13 +79,6 @@ class AllGatherVRows(RowsOperation, SharedOperation):
         start = jnp.where(is_before, recvcounts, 0).sum(dtype=recvcounts.dtype)
         own = lax.dynamic_slice_in_dim(padded, start, rows)
         return first_rows(own, recvcounts[rank])
-
-    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .allreduce import AllReduce
-
-        _, numbers = self.split_operands(operands)
-        total = AllReduce(self.communicator, SUM, shared=False).apply(cotangent)
-        return self.own_cotangent(total, *numbers)
 
 
 def call(

@@ -15,10 +15,10 @@ from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._calls import Call
 from ._in_order import in_order
-from ._operation import as_primitive
 from ._reductions import Reduction, reducer
+from ._rules import as_primitive
 from ._shared import SharedOperation
-from ._transposes import TransposedOperand
+from .allgather import AllGather
 
 
 @as_primitive
@@ -30,12 +30,7 @@ class AllReduce(Reduction, SharedOperation):
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent
 
-    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        return self.apply(cotangent)
-
     def definition(self, *operands: Array) -> Array:
-        from .allgather import AllGather
-
         gathered = AllGather(self.communicator).apply(*operands)
         return reducer(self.op_number)(gathered, axis=0)
 

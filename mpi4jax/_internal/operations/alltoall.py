@@ -10,8 +10,8 @@ from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._arguments import check_first_axis
 from ._calls import Call
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -21,9 +21,6 @@ class AllToAll(Operation):
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        return self.apply(cotangent)
 
 
 def call(function: str, x: object, *, comm: Comm = None) -> Call:

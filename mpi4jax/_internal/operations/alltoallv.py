@@ -11,9 +11,9 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, needs_capacity, refuse_uneven, row_counts
 from ._calls import Call
-from ._operation import Operation, as_primitive
+from ._operation import Operation
 from ._ragged import CountsOperation, RowsOperation, check_padded, counts_array, fill_up
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -30,10 +30,6 @@ class AllToAllV(Operation):
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        back = AllToAllV(self.communicator, self.recvcounts, self.sendcounts)
-        return back.apply(cotangent)
-
 
 @as_primitive
 @dataclass(frozen=True)
@@ -48,11 +44,6 @@ class AllToAllVRows(RowsOperation):
     name = "alltoallv_rows"
     operands = ("x", "sendcounts", "recvcounts")
     count_operands = 2
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        x, sendcounts, recvcounts = operands
-        back = AllToAllVRows(self.communicator, capacity=x.shape[0])
-        return back.apply(cotangent, recvcounts, sendcounts)
 
 
 def call(

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..arguments.types import Comm
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..xla.jax_compat import ShapedArray
+from ._barrier import Barrier
 from ._calls import Call
-from ._operation import Operation, as_primitive
-
-
-@as_primitive
-@dataclass(frozen=True)
-class Barrier(Operation):
-    #: A hash of the tree that is passed next, which processes compare with MPI4JAX_CHECK.
-    structure: int = 0
-
-    name = "barrier"
-    operands = ()
-    has_result = False
-
-    def written_aval(self, *avals: ShapedArray) -> None:
-        return None
 
 
 def call(function: str, *, comm: Comm = None) -> Call:

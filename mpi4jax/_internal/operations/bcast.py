@@ -7,19 +7,16 @@ from typing import overload
 
 import jax.numpy as jnp
 
-from ..arguments.dtypes import SUM
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
 from ._computed import split_computed
-from ._operation import as_primitive
 from ._rooted import RootedOperation
+from ._rules import as_primitive
 from ._shared import SharedOperation
-from ._transposes import TransposedOperand
 
 
 @as_primitive
@@ -40,13 +37,6 @@ class Bcast(RootedOperation, SharedOperation):
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return self.at_root(cotangent, jnp.zeros_like(cotangent), numbers)
-
-    def transpose_unshared(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .reduce import Reduce
-
-        _, numbers = self.split_operands(operands)
-        total = Reduce(self.communicator, SUM, self.root).apply(cotangent, *numbers)
-        return self.at_root(total, zeros_after(total), numbers)
 
 
 def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:

@@ -16,7 +16,7 @@ from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
-from ._computed import operand_of, where_null
+from ._computed import operand_of
 from ._eager import ArrayOrLeaves, evaluate
 from ._lowering import call_in_program
 from ._messages import (
@@ -29,10 +29,10 @@ from ._messages import (
     pack_messages,
     unpack_messages,
 )
-from ._operation import Operation, as_primitive
+from ._operation import Operation
+from ._rules import as_primitive
 from ._transposes import (
     Jvp,
-    TransposedOperand,
     inexact_tangents,
     is_inexact,
     tangents_of,
@@ -130,22 +130,6 @@ class Exchange(Operation):
             refuse_unknown_source(
                 "exchange with MPI.ANY_SOURCE or MPI.ANY_TAG", "where the message came from"
             )
-
-    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
-        count = self.received.count_leaves()
-        cotangents = args[:count]
-        sendbuf, _, numbers = self.split_leaves(args[count:])
-        # Each cotangent goes back the way of its message, with the message's tag.
-        zeros = [jnp.zeros(x.shape, x.dtype) for x in sendbuf]
-        back = Exchange(self.communicator, sent=self.received, received=self.sent)
-        send_cotangents = back.bind(*cotangents, *zeros, *numbers)
-        # A result does not depend on `recvbuf`, except if that is the result.
-        pairs = zip(self.received.ranks_of_leaves(), cotangents, strict=True)
-        recv_cotangents = [
-            where_null(rank, numbers, cotangent, jnp.zeros_like(cotangent))
-            for rank, cotangent in pairs
-        ]
-        return *send_cotangents, *recv_cotangents
 
 
 def call(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import overload
 
 import jax
@@ -18,9 +18,9 @@ from ..layout.packing import Tree, is_tree
 from ..mpi import handles
 from ._calls import Call
 from ._computed import choose
-from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
+from .allgather import AllGather
 
 
 @as_primitive
@@ -54,18 +54,7 @@ class ExScan(Reduction):
         _, initial = operands
         return choose(self.is_first, initial, result) if self.is_completed else result
 
-    def transpose(
-        self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array, Array]:
-        zeros = jnp.zeros_like(cotangent)
-        result = replace(self, reverse=not self.reverse).apply(cotangent, zeros)
-        if self.is_completed:
-            return result, zeros
-        return result, choose(self.is_first, cotangent, zeros)
-
     def definition(self, *operands: Array) -> Array:
-        from .allgather import AllGather
-
         x, initial = operands
         gathered = AllGather(self.communicator, shared=False).apply(x)
         rank = self.communicator.rank_in_program()

@@ -12,9 +12,8 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
 from ._computed import split_computed
-from ._operation import as_primitive
 from ._rooted import RootedOperation
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -32,13 +31,6 @@ class Gather(RootedOperation):
 
     def batch_axes(self) -> tuple[int, int]:
         return 0, int(self.has_arrays_of_root)
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .scatter import Scatter
-
-        _, numbers = self.split_operands(operands)
-        part = Scatter(self.communicator, self.root).apply(cotangent, *numbers)
-        return part if self.has_arrays_of_root else part + cotangent
 
 
 def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:

@@ -11,9 +11,8 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, known_root, like, refuse_uneven, row_counts
 from ._calls import Call
-from ._operation import as_primitive
 from ._rooted import RootedOperation
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -31,12 +30,6 @@ class GatherV(RootedOperation):
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .scatterv import ScatterV
-
-        part = ScatterV(self.communicator, self.root, self.counts).apply(cotangent)
-        return part if self.is_root else part + cotangent
 
 
 def call(

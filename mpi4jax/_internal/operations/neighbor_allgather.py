@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
 
-import jax.numpy as jnp
-
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
@@ -22,8 +20,8 @@ from ._neighbors import (
     neighbors_in,
     unwritten_rows,
 )
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -45,13 +43,6 @@ class NeighborAllGather(Operation):
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         size = bytes_of(*avals)
         return envelopes(self.communicator, repeat(size), repeat(size))
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .neighbor_alltoall import NeighborAllToAll
-
-        # Each neighbor has a cotangent of its own for the array that it was sent.
-        cotangents = NeighborAllToAll(self.communicator, backwards=True).apply(cotangent)
-        return jnp.sum(cotangents, axis=0, dtype=cotangent.dtype)
 
 
 def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
 
-import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
@@ -31,8 +30,8 @@ from ._neighbors import (
     neighbors_in,
     unwritten_rows,
 )
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -56,17 +55,6 @@ class NeighborAllGatherV(Operation):
         row = bytes_of_a_row(*avals)
         received = [rows * row for rows in self.counts]
         return envelopes(self.communicator, repeat(bytes_of(*avals)), received)
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .neighbor_alltoallv import NeighborAllToAllV
-
-        # Each neighbor has cotangents of its own for the rows that it was sent.
-        (x,) = operands
-        _, destinations = neighbors_in(self.communicator)
-        recvcounts = (x.shape[0],) * len(destinations)
-        back = NeighborAllToAllV(self.communicator, self.counts, recvcounts, backwards=True)
-        blocks = back.apply(cotangent).reshape(len(destinations), *x.shape)
-        return jnp.sum(blocks, axis=0, dtype=cotangent.dtype)
 
 
 def call(

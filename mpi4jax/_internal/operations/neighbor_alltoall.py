@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
 
@@ -22,8 +22,8 @@ from ._neighbors import (
     neighbors_in,
     unwritten_rows,
 )
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -48,9 +48,6 @@ class NeighborAllToAll(Operation):
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         block = bytes_of_a_row(*avals)
         return envelopes(self.communicator, repeat(block), repeat(block), self.backwards)
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        return replace(self, backwards=not self.backwards).apply(cotangent)
 
 
 def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:

@@ -19,8 +19,8 @@ from ._neighbors import (
     neighbors_in,
     unwritten_rows,
 )
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -49,12 +49,6 @@ class NeighborAllToAllV(Operation):
             [rows * row for rows in counts] for counts in (self.sendcounts, self.recvcounts)
         )
         return envelopes(self.communicator, sent, received, self.backwards)
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        back = NeighborAllToAllV(
-            self.communicator, self.recvcounts, self.sendcounts, not self.backwards
-        )
-        return back.apply(cotangent)
 
 
 def call(

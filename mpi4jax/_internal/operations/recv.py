@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, overload
 
 import jax
-import jax.numpy as jnp
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
@@ -23,11 +22,10 @@ from ._arguments import (
     source_rank,
 )
 from ._calls import Call, ReceivingOperation, refuse_status_of_trees, run_with_status
-from ._computed import split_computed, where_null
+from ._computed import split_computed
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
-from ._operation import as_primitive
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -72,20 +70,6 @@ class LinearRecv(LinearOperation):
     def check_transpose(self) -> None:
         if self.plain.source == ANY_SOURCE:
             refuse_unknown_source("recv with source=MPI.ANY_SOURCE")
-
-    def transpose(
-        self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array | None, ...]:
-        from .send import LinearSend, Send
-
-        token_cotangent, x, _, origin, *ranks = operands
-        source, tag = self.plain.source, self.plain.tag
-        # The tag with which the message came is not known: that of `send` by default.
-        plain = Send(self.communicator, source, 0 if tag == ANY_TAG else tag)
-        back = LinearSend(self.communicator, plain)
-        (token,) = back.bind_back(cotangent, token_cotangent, origin, *ranks)
-        x_cotangent = where_null(source, ranks, cotangent, jnp.zeros(x.shape, x.dtype))
-        return x_cotangent, token, None
 
 
 def call(

@@ -12,10 +12,10 @@ from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call
 from ._computed import split_computed
-from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all, reducer
 from ._rooted import RootedOperation
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
+from .gather import Gather
 
 
 @as_primitive
@@ -30,17 +30,7 @@ class Reduce(RootedOperation, Reduction):
     def forwarded_operand(self) -> int | None:
         return None if self.has_arrays_of_root else 0
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .bcast import Bcast
-
-        _, numbers = self.split_operands(operands)
-        bcast = Bcast(self.communicator, self.root, shared=False)
-        total = bcast.apply(cotangent, *numbers)
-        return self.at_root(total, total + cotangent, numbers)
-
     def definition(self, *operands: Array) -> Array:
-        from .gather import Gather
-
         gathered = Gather(self.communicator, self.root).apply(*operands)
         if self.is_uniform:
             arrays, numbers = self.split_operands(operands)

@@ -11,9 +11,9 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like
 from ._calls import Call
-from ._operation import as_primitive
 from ._reductions import Reduction, reducer
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
+from .alltoall import AllToAll
 
 
 @as_primitive
@@ -27,14 +27,7 @@ class ReduceScatter(Reduction):
     def batch_axes(self) -> tuple[int, int]:
         return 1, 0
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .allgather import AllGather
-
-        return AllGather(self.communicator, shared=False).apply(cotangent)
-
     def definition(self, *operands: Array) -> Array:
-        from .alltoall import AllToAll
-
         slices = AllToAll(self.communicator).apply(*operands)
         return reducer(self.op_number)(slices, axis=0)
 

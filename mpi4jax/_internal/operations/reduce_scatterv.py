@@ -11,9 +11,9 @@ from ..mpi import handles
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, like, refuse_uneven, row_counts
 from ._calls import Call
-from ._operation import as_primitive
 from ._reductions import Reduction, reducer
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
+from .alltoallv import AllToAllV
 
 
 @as_primitive
@@ -33,15 +33,7 @@ class ReduceScatterV(Reduction):
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .allgatherv import AllGatherV
-
-        gather = AllGatherV(self.communicator, self.counts, shared=False)
-        return gather.apply(cotangent)
-
     def definition(self, *operands: Array) -> Array:
-        from .alltoallv import AllToAllV
-
         size, rows = self.communicator.size, self.own_rows
         received = AllToAllV(self.communicator, self.counts, (rows,) * size).apply(
             *operands

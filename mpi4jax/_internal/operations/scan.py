@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
@@ -11,9 +11,9 @@ from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ._calls import Call
-from ._operation import as_primitive
 from ._reductions import Reduction, depend_on_all
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
+from .allgather import AllGather
 
 
 @as_primitive
@@ -25,12 +25,7 @@ class Scan(Reduction):
     name = "scan"
     in_place = True
 
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        return replace(self, reverse=not self.reverse).apply(cotangent)
-
     def definition(self, *operands: Array) -> Array:
-        from .allgather import AllGather
-
         gathered = AllGather(self.communicator, shared=False).apply(*operands)
         rank = self.communicator.rank_in_program()
         ranks = np.arange(self.communicator.size)

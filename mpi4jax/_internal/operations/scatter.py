@@ -8,14 +8,12 @@ from typing import overload
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_first_axis, like, root_rank
 from ._calls import Call
 from ._computed import split_computed
-from ._operation import as_primitive
 from ._rooted import RootedOperation
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -31,14 +29,6 @@ class Scatter(RootedOperation):
 
     def batch_axes(self) -> tuple[int, int]:
         return int(self.has_arrays_of_root), 0
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .gather import Gather
-
-        _, numbers = self.split_operands(operands)
-        gathered = Gather(self.communicator, self.root).apply(cotangent, *numbers)
-        # Where all have the result, that is zero on those other than the root.
-        return gathered if self.has_arrays_of_root else zeros_after(gathered)
 
 
 def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:

@@ -8,13 +8,11 @@ from typing import overload
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
-from ..xla.dependence import zeros_after
 from ..xla.jax_compat import ShapedArray
 from ._arguments import check_rows, known_root, like, refuse_uneven, row_counts
 from ._calls import Call
-from ._operation import as_primitive
 from ._rooted import RootedOperation
-from ._transposes import TransposedOperand
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -32,12 +30,6 @@ class ScatterV(RootedOperation):
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
-
-    def transpose(self, cotangent: Array, *operands: TransposedOperand) -> Array:
-        from .gatherv import GatherV
-
-        gathered = GatherV(self.communicator, self.root, self.counts).apply(cotangent)
-        return gathered if self.is_root else zeros_after(gathered)
 
 
 def call(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arguments.types import Array, Comm, Integer, Rank
@@ -18,8 +17,8 @@ from ._calls import Call
 from ._computed import split_computed
 from ._linear import LinearOperation
 from ._messages import NO_MESSAGES, Messages
-from ._operation import Operation, as_primitive
-from ._transposes import TransposedOperand
+from ._operation import Operation
+from ._rules import as_primitive
 
 
 @as_primitive
@@ -55,18 +54,6 @@ class LinearSend(LinearOperation):
     plain: Send
 
     name = "send"
-
-    def transpose(
-        self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array | None, ...]:
-        from .recv import LinearRecv, Recv
-
-        x, _, origin, *ranks = operands
-        plain = Recv(self.communicator, self.plain.dest, self.plain.tag)
-        back = LinearRecv(self.communicator, plain)
-        zeros = jnp.zeros(x.shape, x.dtype)
-        x_cotangent, token = back.bind_back(zeros, cotangent, origin, *ranks)
-        return x_cotangent, token, None
 
 
 def call(

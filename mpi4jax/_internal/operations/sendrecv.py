@@ -25,10 +25,10 @@ from ._arguments import (
     source_rank,
 )
 from ._calls import Call, ReceivingOperation, run_with_status
-from ._computed import split_computed, where_null
+from ._computed import split_computed
 from ._messages import Messages
-from ._operation import as_primitive
-from ._transposes import Jvp, TransposedOperand, instantiated
+from ._rules import as_primitive
+from ._transposes import Jvp, instantiated
 
 
 @as_primitive
@@ -86,25 +86,6 @@ class SendRecv(ReceivingOperation):
     def check_transpose(self) -> None:
         if self.source == ANY_SOURCE:
             refuse_unknown_source("sendrecv with source=MPI.ANY_SOURCE")
-
-    def transpose(
-        self, cotangent: Array, *operands: TransposedOperand
-    ) -> tuple[Array | None, ...]:
-        arrays, ranks = self.split_operands(operands)
-        sendbuf, _, *mark = arrays
-        # The cotangent goes back with a tag that only its sender knows.
-        back = SendRecv(
-            self.communicator,
-            source=self.dest,
-            dest=self.source,
-            sendtag=self.sendtag,
-            recvtag=ANY_TAG,
-        )
-        zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
-        send_cotangent = back.apply(cotangent, zeros, *ranks)
-        zeros = jnp.zeros_like(cotangent)
-        recv_cotangent = where_null(self.source, ranks, cotangent, zeros)
-        return send_cotangent, recv_cotangent, *mark
 
 
 @as_primitive

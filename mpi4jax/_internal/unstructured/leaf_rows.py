@@ -14,9 +14,11 @@ from ..layout.packing import as_words, from_words, word_of
 from ..operations._arguments import bytes_of_a_row, like
 from ..operations._eager import ArrayOrLeaves, evaluate
 from ..operations._lowering import call_in_program
-from ..operations._operation import Operation, as_primitive
+from ..operations._operation import Operation
 from ..operations._ragged import first_rows
+from ..operations._rules import as_primitive
 from ..operations._transposes import (
+    Cotangents,
     Jvp,
     TransposedOperand,
     inexact_tangents,
@@ -101,12 +103,13 @@ class LeafRows(Operation):
             pushed = self.bind(*pushed, *counts)
         return results, tangents_of(results, pushed)
 
-    def transpose(self, *args: TransposedOperand) -> tuple[Array, ...]:
-        *leaves, sendcounts, recvcounts = args[len(args) // 2 - 1 :]
-        cotangents = args[: len(leaves)]
+    def transpose(
+        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+    ) -> Cotangents:
+        *leaves, sendcounts, recvcounts = operands
         back = LeafRows(self.communicator, capacity=leaves[0].shape[0])
         returned = back.bind(*cotangents, recvcounts, sendcounts)
-        return tuple(first_rows(x, sendcounts.sum()) for x in returned)
+        return [first_rows(x, sendcounts.sum()) for x in returned]
 
 
 def _width(aval: ShapedArray, word: DType) -> int:
