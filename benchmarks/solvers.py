@@ -104,7 +104,7 @@ def solves(cells: int, iterations: int) -> dict[str, Thunk]:
         solve = jax.jit(way)
         x, done = solve(right)
         assert done == iterations, f"{name}: {done} iterations"
-        inner = np.asarray(plan.strip_ghosts(x))
+        inner = np.asarray(plan.without_ghosts(x))
         expected = inner if expected is None else expected
         np.testing.assert_allclose(inner, expected, atol=1e-6, err_msg=name)
         cases[name] = functools.partial(_awaited, solve, right)
@@ -130,7 +130,7 @@ def classical(
 
     def step(_: int, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         x, r, p, gamma = state
-        s = plan.strip_ghosts(product(plan.add_ghosts(p)))
+        s = plan.without_ghosts(product(plan.with_ghosts(p)))
         alpha = gamma / vdot(p, s)
         x, r = x + alpha * p, r - alpha * s
         u = r / diagonal
@@ -142,4 +142,4 @@ def classical(
     u = b / diagonal
     start = (jnp.zeros_like(b), b, u, vdot(b, u))
     x, *_ = jax.lax.fori_loop(0, iterations, step, start)
-    return plan.add_ghosts(x), iterations
+    return plan.with_ghosts(x), iterations

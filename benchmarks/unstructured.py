@@ -148,7 +148,7 @@ def ways_of(part: Part) -> tuple[dict[str, Way], dict[str, Way]]:
         from mpi4jax.unstructured import Plan
 
         plan = Plan.from_global(part.ids, part.owned, comm=comm)
-        ways["plan"] = plan.update
+        ways["plan"] = plan.exchange
         additions["plan, added"] = plan.accumulate
     return ways, additions
 

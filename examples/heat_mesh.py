@@ -162,7 +162,7 @@ def main():
         return lax.psum(x, ("y", "x"))
 
     in_parts = jax.shard_map(
-        functools.partial(sensitivity, plan.add_ghosts, total),
+        functools.partial(sensitivity, plan.with_ghosts, total),
         mesh=mesh,
         in_specs=(divided,) * 3,
         out_specs=(divided, divided, P()),

@@ -108,17 +108,17 @@ class Box:
             neighbors=self.ranks,
             comm=self.comm,
         )
-        failures = jnp.maximum(is_copied.sum() - self.ghost_slots, 0) + sent.left
+        failures = jnp.maximum(is_copied.sum() - self.ghost_slots, 0) + sent.deferred
         return sent.particles, sent.mask, failures
 
     def step(self, _: int, state: State) -> State:
         destination = self.owner(state.particles.x)
-        particles, mask, left, _ = migrate(
+        particles, mask, deferred, _ = migrate(
             state.particles, destination, mask=state.mask, comm=self.comm
         )
         stayed = jnp.sum(state.mask & (destination == self.comm.rank))
         arrivals = state.arrivals + mask.sum() - stayed
-        state = State(particles, mask, arrivals, state.failures + left)
+        state = State(particles, mask, arrivals, state.failures + deferred)
         ghosts, is_ghost, failures = self.ghosts(state)
         others = jnp.concatenate([particles.x, ghosts])
         is_other = jnp.concatenate([mask, is_ghost])

@@ -580,13 +580,13 @@ def ghost_cells(c):
     factors = c.weights(*cells.shape[1:], *ones)
 
     def run(turn, x, y):
-        u, v = plan.add_ghosts([spread * x, spread * y])
-        u = jnp.pad(plan.strip_ghosts(u - jnp.roll(u, 1, 0) / 2), padding)
+        u, v = plan.with_ghosts([spread * x, spread * y])
+        u = jnp.pad(plan.without_ghosts(u - jnp.roll(u, 1, 0) / 2), padding)
         if overlaps:
             u, old = plan.exchange(u, during=jnp.sin)
         else:
             u, old = plan.exchange(u), jnp.sin(u)
-        total = plan.strip_ghosts(plan.accumulate(factors * (u + v) + old))
+        total = plan.without_ghosts(plan.accumulate(factors * (u + v) + old))
         return jnp.tensordot(weights, total, ndim)
 
     def exchanged(parts):

@@ -107,11 +107,11 @@ def test_ghosts_come_and_go(run, grid_of_mesh):
     plan = halo.Plan(grid_of_mesh, 1, periods=(True, False))
     reference = halo.Plan(grid_of_ranks((True, False)), 1)
     own = np.random.default_rng(RANK).normal(size=(3, 4))
-    with_ghosts = run(lambda x: plan.add_ghosts(x, fill_value=7.0), own)
-    np.testing.assert_array_equal(with_ghosts, reference.add_ghosts(own, fill_value=7.0))
+    with_ghosts = run(lambda x: plan.with_ghosts(x, fill_value=7.0), own)
+    np.testing.assert_array_equal(with_ghosts, reference.with_ghosts(own, fill_value=7.0))
     assert np.all(with_ghosts[:, 0] == 7.0) == (RANK % DIMS[1] == 0)
     np.testing.assert_array_equal(
-        run(lambda x: plan.strip_ghosts(plan.add_ghosts(x)), own), own
+        run(lambda x: plan.without_ghosts(plan.with_ghosts(x)), own), own
     )
 
 
@@ -135,11 +135,11 @@ def test_loops_and_sums(run, grid_of_mesh):
         return lambda u: plan.exchange(u, during=lambda u: u[1:-1, 1:-1])
 
     expected = jax.jit(heat(exchange(reference), lambda x: mpi.allreduce(x, MPI.SUM)))(
-        reference.add_ghosts(own)
+        reference.with_ghosts(own)
     )
     actual = run(
         lambda x: heat(exchange(plan), lambda x: lax.psum(x, NAMES) + 0 * x)(
-            plan.add_ghosts(x)
+            plan.with_ghosts(x)
         ),
         own,
     )
@@ -153,13 +153,13 @@ def test_whole_fields(run, grid_of_mesh):
     plan = halo.Plan(grid_of_mesh, 1, shape=shape, periods=(True, False))
     reference = halo.Plan(grid_of_ranks((True, False)), 1, shape=shape)
     whole = np.random.default_rng(0).normal(size=shape)
-    own = np.asarray(reference.strip_ghosts(reference.scatter(whole)))
+    own = np.asarray(reference.without_ghosts(reference.scatter(whole)))
     assert plan.shape == reference.shape == own.shape
     np.testing.assert_array_equal(whole_of(own), whole)
 
     def body(x):
         parts = plan.scatter(jnp.asarray(whole), fill_value=2.0)
-        return parts, plan.gather(plan.add_ghosts(x)), jnp.stack(plan.offset)
+        return parts, plan.gather(plan.with_ghosts(x)), jnp.stack(plan.offset)
 
     part, gathered, offset = run(body, own)
     np.testing.assert_array_equal(part, reference.scatter(whole, fill_value=2.0))
@@ -172,7 +172,7 @@ def test_some_axes_of_a_mesh(grid_of_mesh, is_checked, spread):
     plan = halo.Plan(grid_of_mesh, 1, names="x", periods=[True])
     whole = np.arange(8.0 * SIZE).reshape(DIMS[0], 8 * DIMS[1])
     specs = {"mesh": grid_of_mesh, "in_specs": P(*NAMES), "out_specs": P(*NAMES)}
-    mapped = jax.shard_map(plan.add_ghosts, check_vma=is_checked, **specs)
+    mapped = jax.shard_map(plan.with_ghosts, check_vma=is_checked, **specs)
     own = np.asarray(
         jax.jit(mapped)(spread(whole, grid_of_mesh, *NAMES)).addressable_data(0)
     )

@@ -59,7 +59,7 @@ def fields(mesh, request):
     return Fields(mesh, request.param)
 
 
-@pytest.mark.parametrize("name", ["update", "accumulate", "sum_shared", "max"])
+@pytest.mark.parametrize("name", ["exchange", "accumulate", "sum_shared", "max"])
 def test_values(fields, name, is_checked):
     def call(plan, x):
         if name == "max":
@@ -79,9 +79,9 @@ def test_blocks(mesh):
     assert on_mesh.size == plan.size == 8
     x = np.arange(8.0) + 10 * RANK
     specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
-    program = jax.jit(jax.shard_map(lambda plan, x: plan.update(x), **specs))
+    program = jax.jit(jax.shard_map(lambda plan, x: plan.exchange(x), **specs))
     result = program(on_mesh, on_mesh.spread(x)).addressable_data(0)
-    np.testing.assert_array_equal(result, plan.update(x))
+    np.testing.assert_array_equal(result, plan.exchange(x))
     np.testing.assert_array_equal(on_mesh.owned.addressable_data(0), plan.owned)
     with pytest.raises(ValueError, match=r"got an array of shape \(\) for `fields`"):
         on_mesh.spread(3.0)
@@ -103,11 +103,11 @@ def test_among_collectives(fields, is_checked):
     x = jnp.asarray(fields.own)
     for _ in range(3):
         total = MPI.COMM_WORLD.allreduce(float(x[fields.plan.owned].sum()))
-        x = fields.plan.update(x) + total / 64
+        x = fields.plan.exchange(x) + total / 64
     np.testing.assert_allclose(actual, x, rtol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["update", "accumulate"])
+@pytest.mark.parametrize("name", ["exchange", "accumulate"])
 def test_derivatives(fields, name, is_checked):
     """They are those of the plan outside."""
 
@@ -135,7 +135,7 @@ def test_rows_of_a_mesh(fields):
 @pytest.mark.ranks(2)
 def test_errors(fields):
     with pytest.raises(ValueError, match=r"expected a call in a jax.shard_map over its"):
-        fields.on_mesh.update(jnp.zeros(fields.on_mesh.size))
+        fields.on_mesh.exchange(jnp.zeros(fields.on_mesh.size))
     reversed_comm = MPI.COMM_WORLD.Split(0, -RANK)
     plan = Plan.from_neighbors({}, 2, comm=reversed_comm)
     with pytest.raises(ValueError, match=r"expected a plan with comm=mpi4jax.axis_comm"):

@@ -55,9 +55,9 @@ def test_fields_of_a_halo_plan(name, mesh, spread, is_checked):
             inner = (weights + 2.5) * u[1:-1] - u[:-2] - u[2:]
             return jnp.pad(inner, 1, constant_values=jnp.nan)
 
-        u, info = SOLVERS[name](A, plan.add_ghosts(b), tol=1e-11, plan=plan)
+        u, info = SOLVERS[name](A, plan.with_ghosts(b), tol=1e-11, plan=plan)
         value = linalg.vdot(u, jnp.sin(u), plan=plan, reproducible=True)
-        return value, (plan.strip_ghosts(u), info.converged)
+        return value, (plan.without_ghosts(u), info.converged)
 
     def program(weights, b):
         return jax.value_and_grad(loss, (0, 1), has_aux=True)(weights, b)

@@ -208,7 +208,7 @@ class Plan(PlanBase):
         """
         return self._on_leaves("halo.Plan.accumulate", slabs.accumulate, fields)
 
-    def add_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
+    def with_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
         """Put ghost cells around the own cells of all fields, and fill them.
 
         Arguments:
@@ -219,18 +219,18 @@ class Plan(PlanBase):
             The fields with their ghost cells.
 
         """
-        function = "halo.Plan.add_ghosts"
+        function = "halo.Plan.with_ghosts"
         tree = Tree("fields", fields)
         padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
         return self._on_leaves(function, slabs.exchange, tree.with_leaves(padded))
 
     @on_own_devices
-    def strip_ghosts(self, fields: T) -> T:
+    def without_ghosts(self, fields: T) -> T:
         """Remove the ghost cells of all fields."""
         tree = Tree("fields", fields)
         return tree.with_leaves(
-            self._strip(x, self._extents("strip_ghosts", name, x))
-            for name, x in tree.jax_arrays("halo.Plan.strip_ghosts")
+            self._strip(x, self._extents("without_ghosts", name, x))
+            for name, x in tree.jax_arrays("halo.Plan.without_ghosts")
         )
 
     @on_own_devices
@@ -313,7 +313,7 @@ class Plan(PlanBase):
 
     def shares_points(self, field: Array) -> bool:
         """Whether a field is staggered: neighbors have points in common."""
-        extents = self._extents("strip_ghosts", "fields", field)
+        extents = self._extents("without_ghosts", "fields", field)
         return any(extent.shared for extent in extents)
 
     def _check_shape(self, name: str) -> None:
@@ -418,7 +418,7 @@ class Plan(PlanBase):
 
     def _pad(self, name: str, own: Array, fill_value: Scalar) -> Array:
         """A field with ghost cells around its own points."""
-        self._sizes("add_ghosts", name, own)  # it has these axes
+        self._sizes("with_ghosts", name, own)  # it has these axes
         padding = [(0, 0)] * own.ndim
         for axis, position in zip(self.axes, self._positions(own.ndim), strict=True):
             padding[position] = (axis.lower, axis.upper)

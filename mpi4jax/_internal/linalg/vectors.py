@@ -27,8 +27,8 @@ class Plan(Protocol):
 
     @property
     def comm(self) -> MPI.Intracomm: ...
-    def add_ghosts(self, fields: Any) -> Any: ...
-    def strip_ghosts(self, fields: Any) -> Any: ...
+    def with_ghosts(self, fields: Any) -> Any: ...
+    def without_ghosts(self, fields: Any) -> Any: ...
 
 
 class Vectors:
@@ -41,7 +41,7 @@ class Vectors:
                 f"{function} got both arguments `plan` and `comm`, expected one of them: a "
                 "plan has a communicator"
             )
-        parts = ("add_ghosts", "strip_ghosts", "comm")
+        parts = ("with_ghosts", "without_ghosts", "comm")
         if plan is not None and (
             isinstance(plan, type) or not all(hasattr(plan, name) for name in parts)
         ):
@@ -83,11 +83,11 @@ class Vectors:
                         "which neighbors share points that would count twice, expected "
                         "fields of cells"
                     )
-        return cast(T, self.plan.strip_ghosts(tree))
+        return cast(T, self.plan.without_ghosts(tree))
 
     def with_ghosts(self, tree: T) -> T:
         """The fields with these owned points, and their ghost points filled."""
-        return tree if self.plan is None else cast(T, self.plan.add_ghosts(tree))
+        return tree if self.plan is None else cast(T, self.plan.with_ghosts(tree))
 
     def total(self, x: T) -> T:
         """The sum of each array over the processes, with one message."""

@@ -52,7 +52,7 @@ class Migrated(NamedTuple):
     #: Which slots have a particle: the first ones.
     mask: Array
     #: How many particles, of all processes together, have not moved for want of room.
-    left: Array
+    deferred: Array
     #: How many, of all processes together, have not moved as they can't be sent there: to
     #: what is not a rank, or not a neighbor.
     unreachable: Array
@@ -220,7 +220,7 @@ def migrate(
             :obj:`COMM_WORLD`).
 
     Returns:
-        A :class:`Migrated`, with the fields ``particles``, ``mask``, ``left`` and
+        A :class:`Migrated`, with the fields ``particles``, ``mask``, ``deferred`` and
         ``unreachable``.
 
     """

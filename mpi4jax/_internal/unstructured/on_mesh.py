@@ -107,7 +107,7 @@ class MeshPlan(RowPlan):
         """The communicator of the processes."""
         return axis_comm(self._static.mesh, self._static.names)
 
-    def strip_ghosts(self, fields: T) -> T:
+    def without_ghosts(self, fields: T) -> T:
         """Set the rows to zero that a process does not own. Fields keep their size.
 
         Arguments:
@@ -121,8 +121,8 @@ class MeshPlan(RowPlan):
 
         return jax.tree_util.tree_map(own_rows, fields)
 
-    def add_ghosts(self, fields: T) -> T:
-        """Fill the rows that :meth:`strip_ghosts` sets to zero, by an :meth:`update`."""
+    def with_ghosts(self, fields: T) -> T:
+        """Fill the rows that :meth:`without_ghosts` sets to zero, by an :meth:`update`."""
         return self.update(fields)
 
     def _communicator_of(self, function: str) -> Communicator:

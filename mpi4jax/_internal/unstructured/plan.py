@@ -192,7 +192,7 @@ class Plan(RowPlan):
         return structure.unflatten(rotated)
 
     @on_own_devices
-    def strip_ghosts(self, fields: T, *, axis: int = 0) -> T:
+    def without_ghosts(self, fields: T, *, axis: int = 0) -> T:
         """The own rows of all fields, without ghosts.
 
         Arguments:
@@ -200,11 +200,11 @@ class Plan(RowPlan):
             axis: The axis of all arrays along which the rows are.
 
         """
-        leaves, structure = self._checked("strip_ghosts", fields, axis, self.size)
+        leaves, structure = self._checked("without_ghosts", fields, axis, self.size)
         return structure.unflatten(x[_index(x, self._own, axis)] for x in leaves)
 
     @on_own_devices
-    def add_ghosts(self, fields: T, *, axis: int = 0) -> T:
+    def with_ghosts(self, fields: T, *, axis: int = 0) -> T:
         """Put own rows where they are in fields with ghosts, and fill these.
 
         Arguments:
@@ -212,7 +212,7 @@ class Plan(RowPlan):
             axis: The axis of all arrays along which the rows are.
 
         """
-        return self._with_ghosts("add_ghosts", fields, axis)
+        return self._with_ghosts("with_ghosts", fields, axis)
 
     def _with_ghosts(self, function: str, fields: T, axis: int) -> T:
         own_count = self._row_counts[self._communicator.rank]

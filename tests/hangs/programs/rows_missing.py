@@ -10,5 +10,5 @@ rank = comm.Get_rank()
 plan = unstructured.Plan.from_global([rank, 1 - rank], [True, False], comm=comm)
 fields = jnp.ones(2)
 for _ in range(3 if rank == 0 else 2):
-    fields = plan.update(fields)
+    fields = plan.exchange(fields)
 fields.block_until_ready()

@@ -100,9 +100,9 @@ def test_parts_are_cut_and_put_together(periods, width):
         else:
             assert gathered is None
     assert_equal(plan.gather(parts), whole)
-    assert plan.strip_ghosts(parts)["cells"].shape == plan.shape
+    assert plan.without_ghosts(parts)["cells"].shape == plan.shape
     own = tuple(slice(s, s + n) for s, n in zip(plan.offset, plan.shape, strict=True))
-    assert_equal(plan.strip_ghosts(parts)["layers"], whole["layers"][(slice(None), *own)])
+    assert_equal(plan.without_ghosts(parts)["layers"], whole["layers"][(slice(None), *own)])
 
 
 def test_cells_of_an_unknown_grid():
@@ -342,7 +342,7 @@ def test_gradients_through_time():
 
         def loss(u):
             return jnp.sum(
-                plan.strip_ghosts(diffuse(plan, u, 5)) ** 2 * plan.strip_ghosts(parts)
+                plan.without_ghosts(diffuse(plan, u, 5)) ** 2 * plan.without_ghosts(parts)
             )
 
         parts = plan.scatter(weights)
@@ -526,7 +526,7 @@ def test_errors_of_fields():
         )
         with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
             plan.exchange({"u": jnp.ones((size, columns + 2))})
-    for use in (plan.accumulate, plan.gather, plan.strip_ghosts):
+    for use in (plan.accumulate, plan.gather, plan.without_ghosts):
         with pytest.raises(ValueError, match=f", or {rows + 3} of a staggered field"):
             use(jnp.ones((rows + 4, columns + 2)))
     for size in (row_count - 1, row_count + 2):

@@ -380,7 +380,7 @@ def test_fields_of_a_plan(name):
     jacobian = jax.jacobian(dense_stencil(conductivity, is_symmetric))(whole)
     matrix = jacobian.reshape(whole.size, whole.size)
     expected = np.linalg.solve(matrix, whole.ravel()).reshape(SHAPE)
-    own_conductivity = plan().strip_ghosts(plan().scatter(conductivity))
+    own_conductivity = plan().without_ghosts(plan().scatter(conductivity))
 
     def solve(conductivity, b):
         def A(u):
@@ -391,7 +391,7 @@ def test_fields_of_a_plan(name):
 
         return SOLVERS[name](A, b, b, tol=1e-11, M=M, plan=plan())
 
-    b = jnp.pad(plan().strip_ghosts(plan().scatter(whole)), 1, constant_values=np.nan)
+    b = jnp.pad(plan().without_ghosts(plan().scatter(whole)), 1, constant_values=np.nan)
     x, info = solve(own_conductivity, b)
     assert info.converged
     np.testing.assert_allclose(x, plan().scatter(expected), atol=1e-8)
@@ -408,9 +408,9 @@ def test_fields_of_a_plan(name):
     of_both = (0, 1)
     gradients = jax.jit(jax.grad(loss, of_both))(own_conductivity, b)
     expected = jax.grad(dense, of_both)(conductivity, whole)
-    inner = plan().strip_ghosts(plan().scatter(expected))
+    inner = plan().without_ghosts(plan().scatter(expected))
     np.testing.assert_allclose(gradients[0], inner[0], atol=1e-9)
-    np.testing.assert_allclose(plan().strip_ghosts(gradients[1]), inner[1], atol=1e-9)
+    np.testing.assert_allclose(plan().without_ghosts(gradients[1]), inner[1], atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -449,7 +449,7 @@ def test_rows_of_an_unstructured_plan(name, seed):
     np.testing.assert_allclose(value, expected, rtol=1e-9)
     np.testing.assert_allclose(x, solution[ids], atol=1e-9)
     for gradient, each in zip(gradients, expected_gradients, strict=True):
-        actual, own_ids = rows.strip_ghosts(gradient), ids[rows.owned]
+        actual, own_ids = rows.without_ghosts(gradient), ids[rows.owned]
         np.testing.assert_allclose(actual, each[own_ids], atol=1e-9)
 
 

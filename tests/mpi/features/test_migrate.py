@@ -159,7 +159,7 @@ def test_random(seed):
         fits, unreachable = ranks.fits(), ranks.unreachable()
         waiting = len(ranks.waiting())
         capacity = int(ranks.capacities[RANK])
-        particles, mask, left, beyond = function(
+        particles, mask, deferred, beyond = function(
             particles, destination, mask=mask, capacity=capacity, neighbors=neighbors
         )
         count = int(mask.sum())
@@ -167,10 +167,10 @@ def test_random(seed):
         numbers = np.asarray(particles["number"])[:count]
         assert_fields(particles, numbers)
         ranks.follow(comm.allgather(numbers))
-        assert left == len(ranks.waiting())
+        assert deferred == len(ranks.waiting())
         assert beyond == unreachable == ranks.unreachable()
-        assert left == 0 or not fits
-        if left in (0, waiting):
+        assert deferred == 0 or not fits
+        if deferred in (0, waiting):
             break
     else:
         raise AssertionError("it has no end")
@@ -179,7 +179,7 @@ def test_random(seed):
     assert all(full[destination] for _, destination in ranks.waiting())
     for rank, numbers in enumerate(ranks.numbers):
         there = [n for n in numbers if ranks.is_reached(rank, ranks.destinations[n])]
-        assert left or (ranks.destinations[there] == rank).all()
+        assert deferred or (ranks.destinations[there] == rank).all()
 
 
 def test_full_processes_in_a_circle():
@@ -187,7 +187,7 @@ def test_full_processes_in_a_circle():
     particles = fields_of(RANK * 100 + np.arange(5))
     result = migrate(particles, np.full(5, (RANK + 1) % SIZE))
     assert_fields(result.particles, (RANK - 1) % SIZE * 100 + np.arange(5))
-    assert result.left == 0
+    assert result.deferred == 0
     assert result.mask.all()
 
 
@@ -199,7 +199,7 @@ def test_a_row_of_full_processes():
     slots = np.append(numbers, np.zeros(3 - count, int))
     destination = np.full(3, min(RANK + 1, LAST))
     result = migrate(slots, destination, mask=mask)
-    assert result.left == 0
+    assert result.deferred == 0
     assert result.mask.sum() == (0 if RANK == 0 < LAST else min(3, 3 * LAST))
 
 
@@ -208,7 +208,7 @@ def test_others_need_not_wait_for_those_that_have_no_room():
     """Ranks 0 and 1, which are full, exchange all they have, and rank 2 takes none."""
     destination = np.full(3, {0: 1, 1: 0, 3: 2}.get(RANK, RANK))
     result = migrate(np.full(3, RANK), destination)
-    assert result.left == 3
+    assert result.deferred == 3
     np.testing.assert_array_equal(result.particles, {0: 1, 1: 0}.get(RANK, RANK))
 
 
@@ -256,7 +256,7 @@ def test_an_eager_call_is_one_program():
     migrate(particles, destination, capacity=4 * SIZE)
     with jax.log_compiles(), jax.no_tracing():
         result = migrate(particles, destination, capacity=4 * SIZE)
-    assert result.left == 0
+    assert result.deferred == 0
 
 
 @compiled
@@ -425,7 +425,7 @@ def test_a_batch_of_fields_is_one_message(calls_of):
         np.testing.assert_array_equal(member.particles[0], expected.particles[0])
         np.testing.assert_array_equal(member.particles[1], (n + 1) * expected.particles[1])
         np.testing.assert_array_equal(member.mask, expected.mask)
-        assert member.left == expected.left
+        assert member.deferred == expected.deferred
     assert calls["Alltoallv"] == 1
 
 

@@ -67,7 +67,7 @@ class Mesh:
             values = [x + 1j * x[..., ::-1] for x in values]
         return [x.astype(jnp.dtype(dtype)) for x in values]
 
-    def update(self, fields):
+    def exchange(self, fields):
         results = [x.copy() for x in fields]
         for rank, row, owner, other in self.ghosts:
             results[rank][row] = fields[owner][other]
@@ -103,7 +103,7 @@ class Case:
         self.inner = [(), (3,), (2, 3)][self.random.integers(3)]
         self.of_ranks = [self.mesh.fields(self.inner, dtype) for dtype in self.dtypes]
         self.fields = [jnp.asarray(x[RANK]) for x in self.of_ranks]
-        self.updated = self.expect(self.mesh.update)
+        self.updated = self.expect(self.mesh.exchange)
         self.accumulated = self.expect(self.mesh.accumulate)
         self.is_jitted = bool(self.random.integers(2))
 
@@ -114,13 +114,13 @@ class Case:
         return (jax.jit(function) if self.is_jitted else function)(*arguments)
 
     def check_update(self):
-        assert_trees_equal(self.call(self.plan.update, self.fields), self.updated)
+        assert_trees_equal(self.call(self.plan.exchange, self.fields), self.updated)
 
     def check_accumulate(self):
         assert_trees_equal(self.call(self.plan.accumulate, self.fields), self.accumulated)
 
     def check_sum_shared(self):
-        expected = self.expect(lambda x: self.mesh.update(self.mesh.accumulate(x)))
+        expected = self.expect(lambda x: self.mesh.exchange(self.mesh.accumulate(x)))
         assert_trees_equal(self.call(self.plan.sum_shared, self.fields), expected)
 
     def check_extremum(self):
@@ -140,7 +140,7 @@ class Case:
 
     def check_during(self):
         actual, total = self.call(
-            lambda x: self.plan.update(x, during=lambda old: jnp.sum(old[0])), self.fields
+            lambda x: self.plan.exchange(x, during=lambda old: jnp.sum(old[0])), self.fields
         )
         assert_trees_equal(actual, self.updated)
         np.testing.assert_array_equal(total, jnp.sum(self.fields[0]))
@@ -148,7 +148,7 @@ class Case:
     def check_axis(self):
         turned = [jnp.moveaxis(x, 0, -1) for x in self.fields]
         for name, expected in (
-            ("update", self.updated),
+            ("exchange", self.updated),
             ("accumulate", self.accumulated),
         ):
             function = functools.partial(getattr(self.plan, name), axis=-1)
@@ -158,7 +158,7 @@ class Case:
     def check_vmap(self):
         batched = [jnp.stack([x, 2 * x]) for x in self.fields]
         for name, expected in (
-            ("update", self.updated),
+            ("exchange", self.updated),
             ("accumulate", self.accumulated),
         ):
             actual = self.call(jax.vmap(getattr(self.plan, name)), batched)
@@ -170,7 +170,7 @@ class Case:
         np.testing.assert_array_equal(plan.owned, np.repeat(self.plan.owned, count))
         flat = [x.reshape(-1) for x in self.fields]
         for function, expected in (
-            (plan.update, self.updated),
+            (plan.exchange, self.updated),
             (plan.accumulate, self.accumulated),
             (lambda x: plan.finish(plan.start(x)), self.updated),
         ):
@@ -178,9 +178,9 @@ class Case:
             assert_trees_equal([x.reshape(-1, *self.inner) for x in actual], expected)
 
     def check_ghosts(self):
-        own = self.call(self.plan.strip_ghosts, self.fields)
+        own = self.call(self.plan.without_ghosts, self.fields)
         assert_trees_equal(own, [x[self.plan.owned] for x in self.fields])
-        assert_trees_equal(self.call(self.plan.add_ghosts, own), self.updated)
+        assert_trees_equal(self.call(self.plan.with_ghosts, own), self.updated)
 
     def check_whole_fields(self):
         root = self.random.choice([None, 0, LAST])
@@ -212,7 +212,7 @@ class Case:
             return [x[0] for x in jax.vmap(pull)(both)[0]]
 
         for name, forward, transposed in (
-            ("update", updated, accumulated),
+            ("exchange", updated, accumulated),
             ("accumulate", accumulated, updated),
         ):
             function = getattr(self.plan, name)
@@ -261,7 +261,7 @@ def test_rows_and_neighbors():
     same = Plan.from_neighbors(by_lists, 5, comm=COMM)
     u = jnp.asarray([0.0, *ids[1:4], 0.0])
     for each in (plan, same):
-        np.testing.assert_array_equal(each.update(u), ids)
+        np.testing.assert_array_equal(each.exchange(u), ids)
     neighbor = plan.neighbors[0]
     count = 2 if left == right else 1
     text = plan.describe(jnp.zeros((5, 2), jnp.float32))
@@ -284,7 +284,7 @@ def test_one_message_for_all_fields():
         lists = {left: ([1], [0])}
     plan = Plan.from_neighbors(lists, 2)
     fields = {"a": jnp.zeros(2), "b": jnp.zeros((2, 3)), "c": jnp.zeros(2, jnp.int8)}
-    jax.block_until_ready(plan.update(fields))
+    jax.block_until_ready(plan.exchange(fields))
     call = diagnostics.recent()[-1]
     assert call.operation == "exchange"
     sent = [text for text in call.arguments if text.startswith("to ")]
@@ -311,13 +311,13 @@ def test_rotated_ghosts():
     vectors = jnp.asarray([[1.0 + RANK, 5.0], [0.0, 0.0]])
 
     def update(x):
-        return plan.rotate_ghosts(plan.update(x), quarter)
+        return plan.rotate_ghosts(plan.exchange(x), quarter)
 
     def accumulate(x):
         return plan.accumulate(plan.rotate_ghosts(x, quarter.transpose(0, 2, 1)))
 
     np.testing.assert_array_equal(jax.jit(update)(vectors)[1], [-5.0, 1.0 + partner])
-    turned = plan.rotate_ghosts(plan.update(vectors.T, axis=1).T[:, None], quarter)
+    turned = plan.rotate_ghosts(plan.exchange(vectors.T, axis=1).T[:, None], quarter)
     np.testing.assert_array_equal(turned[:, 0], update(vectors))
     (pulled,) = jax.vjp(update, vectors)[1](vectors + 1)
     np.testing.assert_array_equal(pulled, accumulate(vectors + 1))
@@ -329,8 +329,8 @@ def test_bad_fields():
     plan = Plan.from_neighbors({}, 3, comm=COMM)
     for call, text in (
         (
-            lambda: plan.update({"u": jnp.zeros(4)}),
-            r"unstructured.Plan.update got an array of shape \(4,\) for `fields\['u'\]`, "
+            lambda: plan.exchange({"u": jnp.zeros(4)}),
+            r"unstructured.Plan.exchange got an array of shape \(4,\) for `fields\['u'\]`, "
             "expected 3 rows along axis 0",
         ),
         (
@@ -344,8 +344,8 @@ def test_bad_fields():
             "expected 6 rows along axis 0",
         ),
         (
-            lambda: plan.add_ghosts(jnp.zeros(2)),
-            r"unstructured.Plan.add_ghosts got an array of shape \(2,\) for `fields`, "
+            lambda: plan.with_ghosts(jnp.zeros(2)),
+            r"unstructured.Plan.with_ghosts got an array of shape \(2,\) for `fields`, "
             "expected 3 rows along axis 0",
         ),
         (
@@ -364,8 +364,8 @@ def test_bad_fields():
     ):
         with pytest.raises(ValueError, match=text):
             call()
-    with pytest.raises(TypeError, match="unstructured.Plan.update: `fields` must be an"):
-        plan.update("u")
+    with pytest.raises(TypeError, match="unstructured.Plan.exchange: `fields` must be an"):
+        plan.exchange("u")
 
 
 def test_a_freed_communicator():
@@ -373,4 +373,4 @@ def test_a_freed_communicator():
     plan = Plan.from_neighbors({}, 3, comm=comm)
     comm.Free()
     with pytest.raises(ValueError, match="got a plan whose communicator was freed"):
-        plan.update(jnp.zeros(3))
+        plan.exchange(jnp.zeros(3))

@@ -78,12 +78,12 @@ def test_values_and_residuals_of_a_loop_over_neighbors(peers, part):
     np.testing.assert_array_equal(loop.numbers, plan.renumber())
 
     owned = of_this_rank(0, len(plan.owned_rows))
-    values, pull = jax.vjp(jax.jit(plan.add_ghosts), owned)
+    values, pull = jax.vjp(jax.jit(plan.with_ghosts), owned)
     np.testing.assert_array_equal(values, jax.jit(loop.values)(owned))
 
     local = of_this_rank(1, plan.size)
     residuals = jax.jit(loop.residuals)(local)
-    total = plan.strip_ghosts(jax.jit(plan.accumulate)(local))
+    total = plan.without_ghosts(jax.jit(plan.accumulate)(local))
     np.testing.assert_allclose(total, residuals, rtol=1e-12, atol=1e-12)
 
     np.testing.assert_allclose(pull(local)[0], residuals, rtol=1e-12, atol=1e-12)
@@ -116,7 +116,7 @@ def test_entries_of_a_matrix(peers, part):
     def assemble(values):
         return entries.accumulate(jnp.zeros(entries.size).at[places].add(values))
 
-    result = entries.strip_ghosts(assemble(values))
+    result = entries.without_ghosts(assemble(values))
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
 
     whole = np.zeros((NODES, NODES))
@@ -143,7 +143,7 @@ def test_ghosts_of_a_padded_alltoall(peers, part):
 
     owned = of_this_rank(2, len(own))
     expected, pull_alltoall = jax.vjp(jax.jit(alltoall.with_ghosts), owned)
-    result, pull_plan = jax.vjp(jax.jit(plan.add_ghosts), owned)
+    result, pull_plan = jax.vjp(jax.jit(plan.with_ghosts), owned)
     np.testing.assert_array_equal(result, expected)
     local = of_this_rank(3, plan.size)
     (ours,), (theirs,) = pull_plan(local), pull_alltoall(local)
@@ -157,7 +157,7 @@ def test_transpose_where_rows_go_one_way():
     plan = Plan.from_neighbors(lists, 4, comm=WORLD)
 
     def function(x):
-        return plan.accumulate(2 * plan.update(x))
+        return plan.accumulate(2 * plan.exchange(x))
 
     y = of_this_rank(0, 4)
     transpose = jax.jit(jax.linear_transpose(function, y))

@@ -108,9 +108,9 @@ FUNCTIONS = {
         "cells", lambda p, x: p.halo.exchange(x, during=lambda _: ())
     ),
     "halo.Plan.accumulate": Function("cells", lambda p, x: p.halo.accumulate(x)),
-    "halo.Plan.add_ghosts": Function("own cells", lambda p, x: p.halo.add_ghosts(x)),
-    "halo.Plan.strip_ghosts": Function(
-        "cells", lambda p, x: p.halo.strip_ghosts(x), is_local=True
+    "halo.Plan.with_ghosts": Function("own cells", lambda p, x: p.halo.with_ghosts(x)),
+    "halo.Plan.without_ghosts": Function(
+        "cells", lambda p, x: p.halo.without_ghosts(x), is_local=True
     ),
     "halo.Plan.scatter": Function(
         "all cells", lambda p, x: p.halo.scatter(x), is_local=True
@@ -120,7 +120,7 @@ FUNCTIONS = {
     ),
     "halo.Plan.gather": Function("cells", lambda p, x: p.halo.gather(x)),
     "halo.Plan.gather to 0": Function("cells", lambda p, x: p.halo.gather(x, root=0)),
-    "unstructured.Plan.update": Function("rows", lambda p, x: p.rows.update(x)),
+    "unstructured.Plan.exchange": Function("rows", lambda p, x: p.rows.exchange(x)),
     "unstructured.Plan.start": Function(
         "rows", lambda p, x: p.rows.finish(p.rows.start(x))
     ),
@@ -129,9 +129,9 @@ FUNCTIONS = {
         "rows", lambda p, x: p.rows.accumulate(x, op=MPI.MAX)
     ),
     "unstructured.Plan.sum_shared": Function("rows", lambda p, x: p.rows.sum_shared(x)),
-    "unstructured.Plan.add_ghosts": Function("own rows", lambda p, x: p.rows.add_ghosts(x)),
-    "unstructured.Plan.strip_ghosts": Function(
-        "rows", lambda p, x: p.rows.strip_ghosts(x), is_local=True
+    "unstructured.Plan.with_ghosts": Function("own rows", lambda p, x: p.rows.with_ghosts(x)),
+    "unstructured.Plan.without_ghosts": Function(
+        "rows", lambda p, x: p.rows.without_ghosts(x), is_local=True
     ),
     "unstructured.Plan.rotate_ghosts": Function(
         "vectors",
@@ -342,8 +342,8 @@ def test_a_freed_communicator():
 def test_arguments_of_a_wrong_type(plans):
     rows, field = plans.rows, np.ones(4)
     for text, call in {
-        "unstructured.Plan.update: `axis` must be an integer, not 0.0": (
-            lambda: rows.update(field, axis=0.0)
+        "unstructured.Plan.exchange: `axis` must be an integer, not 0.0": (
+            lambda: rows.exchange(field, axis=0.0)
         ),
         "unstructured.Plan.on_mesh: `mesh` must be a jax.sharding.Mesh, not 3": (
             lambda: rows.on_mesh(3)
@@ -397,7 +397,7 @@ def test_plans_that_are_made_while_a_program_is_traced():
         assert not any(isinstance(leaf, Tracer) for leaf in leaves)
     x = np.arange(4.0, dtype=np.float32) + 4 * RANK
     np.testing.assert_array_equal(plans.rows.gather(x)[:3], [0, 1, 2])
-    np.testing.assert_array_equal(plans.rows.update(x)[:3], x[:3])
+    np.testing.assert_array_equal(plans.rows.exchange(x)[:3], x[:3])
     y = np.ones((4, 6), np.complex64)
     np.testing.assert_allclose(plans.fft.backward(plans.fft.forward(y)), y, rtol=1e-5)
     plans.free()
@@ -413,7 +413,7 @@ def test_an_exception_while_an_update_is_in_flight(plans):
     x = np.arange(6.0) + RANK
     for call, expected in (
         (lambda: plans.halo.exchange(x, during=during), plans.halo.exchange(x)),
-        (lambda: plans.rows.update(x[:4], during=during), plans.rows.update(x[:4])),
+        (lambda: plans.rows.exchange(x[:4], during=during), plans.rows.exchange(x[:4])),
         (
             lambda: mpi4jax.overlap(lambda: mpi.allreduce(x, MPI.SUM), during=during),
             mpi.allreduce(x, MPI.SUM),
