@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, overload
 
 import jax
@@ -21,18 +20,18 @@ from ..arguments.checks import (
     jax_array,
     reject,
 )
-from ..arguments.types import Array, DType, Integer, Scalar, Unchecked
+from ..arguments.types import Array, DType, Integer, Op, PyTree, Scalar, Unchecked
+from ..ghosts import Fields, GhostPlan
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..mpi.plans import PlanBase
 from ..nonblocking.overlap import overlap
+from ..nonblocking.requests import Request
 from ..operations._arguments import known_root
-from ..operations._eager import PlanCall, on_own_devices, run_named
-from . import slabs
+from ..operations._eager import on_own_devices, run_named
 from .axis import Axis
 from .grid import Grid
-from .slabs import Direction, Extent, Extents, Geometry
+from .slabs import CellGhosts, Direction, Extent, Geometry
 from .whole import FieldAxis, GatherCall, Leaf, ScatterCall, buffer_of
 
 T = TypeVar("T")
@@ -42,24 +41,7 @@ R = TypeVar("R")
 MAX_SHARED = 1
 
 
-@dataclass(frozen=True)
-class _Call(PlanCall):
-    """A call of a plan: an eager one is a program of its own, for all plans alike."""
-
-    communicator: Communicator
-    step: slabs.Step
-    geometry: Geometry
-    extents: Extents
-
-    @property
-    def name(self) -> str:
-        return f"halo_{self.step.__name__}"
-
-    def call_in_program(self, leaves: list[Array], *numbers: Array) -> list[Array]:
-        return self.step(self.geometry, leaves, numbers, self.extents, self.communicator)
-
-
-class Plan(PlanBase):
+class Plan(GhostPlan):
     """How the processes of a Cartesian communicator exchange ghost cells.
 
     Each process has a part of every field, with ghost cells around it: copies of cells of
@@ -168,6 +150,7 @@ class Plan(PlanBase):
     @overload
     def exchange(self, fields: T, *, during: Callable[[T], R]) -> tuple[T, R]: ...
 
+    @on_own_devices
     def exchange(
         self, fields: T, *, during: Callable[[T], R] | None = None
     ) -> T | tuple[T, R]:
@@ -188,12 +171,29 @@ class Plan(PlanBase):
 
         """
         if during is None:
-            return self._on_leaves("halo.Plan.exchange", slabs.exchange, fields)
+            return self._run("halo.Plan.exchange", self._fields("exchange", fields))
         check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
 
-    def accumulate(self, fields: T) -> T:
+    @on_own_devices
+    def start(self, fields: T) -> Request[T]:
+        """Start an :meth:`exchange`, which :meth:`finish` completes.
+
+        The messages of a plan with corners that are in flight are those along the first
+        axis that is divided.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+
+        Returns:
+            A request, to be passed to :meth:`finish` or :func:`mpi4jax.wait` once.
+
+        """
+        return self._start("halo.Plan.start", self._fields("start", fields))
+
+    @on_own_devices
+    def accumulate(self, fields: T, op: Op = MPI.SUM) -> T:
         """Add the ghost cells to the cells of the neighbors that they are copies of.
 
         These ghost cells are then set to zero. This is the transpose of :meth:`exchange`,
@@ -201,13 +201,18 @@ class Plan(PlanBase):
 
         Arguments:
             fields: An array, or a tree of arrays.
+            op (mpi4py.MPI.Op): What is done instead of a sum: :obj:`mpi4py.MPI.MAX` or
+                ``MIN``.
 
         Returns:
             The fields, with the neighbors' ghost cells added.
 
         """
-        return self._on_leaves("halo.Plan.accumulate", slabs.accumulate, fields)
+        function = "halo.Plan.accumulate"
+        op_number = self._operator(function, op)
+        return self._run(function, self._fields("accumulate", fields), op_number)
 
+    @on_own_devices
     def with_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
         """Put ghost cells around the own cells of all fields, and fill them.
 
@@ -222,7 +227,7 @@ class Plan(PlanBase):
         function = "halo.Plan.with_ghosts"
         tree = Tree("fields", fields)
         padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
-        return self._on_leaves(function, slabs.exchange, tree.with_leaves(padded))
+        return self._run(function, self._fields("with_ghosts", tree.with_leaves(padded)))
 
     @on_own_devices
     def without_ghosts(self, fields: T) -> T:
@@ -354,22 +359,22 @@ class Plan(PlanBase):
         is_on_mesh = self._grid.names is not None
         return handles.communicator(function, self.comm) if is_on_mesh else communicator
 
-    @on_own_devices
-    def _on_leaves(self, function: str, step: slabs.Step, fields: T) -> T:
-        name = function.rpartition(".")[2]
+    def _fields(self, name: str, fields: PyTree) -> Fields:
+        """The fields of a call, checked."""
+        function = f"halo.Plan.{name}"
         communicator = self._communicator_of(function)
         tree = Tree("fields", fields)
         arrays, extents = [], []
         for path, x in tree.jax_arrays(function):
             arrays.append(x)
             extents.append(self._extents(name, path, x))
-        if not arrays or not (self._geometry.groups or self._geometry.within):
-            return tree.with_leaves(arrays)
-        self._check_program(name)
-        has_numbers = self._grid.names is not None and self._geometry.groups
-        numbers = self._grid.ranks(self._shifts) if has_numbers else ()
-        call = _Call(communicator, step, self._geometry, tuple(extents))
-        return tree.with_leaves(run_named(function, call, [arrays, *numbers]))
+        ghosts = CellGhosts(communicator, self._geometry, tuple(extents))
+        ranks: tuple[Array, ...] = ()
+        if arrays and not ghosts.is_empty:
+            self._check_program(name)
+            if self._grid.names is not None and self._geometry.groups:
+                ranks = self._grid.ranks(self._shifts)
+        return Fields(arrays, tree.structure, ghosts, ranks=ranks)
 
     def _positions(self, ndim: int) -> list[int]:
         """The positions of the plan's axes in an array, not negative."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..arguments.dtypes import avals_of
-from ..arguments.types import Array
-from ..blocks.copies import Copy, CopyList, View
+from ..blocks.copies import Copy, View
 from ..blocks.description import Description, Message
 from ..blocks.exchange import BlockExchange
 from ..mpi.handles import Communicator
 from ..mpi.tags import HALO
 from ..operations._arguments import PROC_NULL
+from ..xla.jax_compat import ShapedArray
 
 
 class Direction(NamedTuple):
@@ -93,137 +92,80 @@ class Geometry(NamedTuple):
         return tuple(ranges)
 
 
-class Fields:
-    """Where the slabs of all fields are in the arrays."""
-
-    def __init__(
-        self, geometry: Geometry, leaves: Sequence[Array], extents: Extents
-    ) -> None:
-        self.geometry, self.extents = geometry, extents
-        self.types = avals_of(leaves)
-
-    def __len__(self) -> int:
-        return len(self.types)
-
-    def slab(self, field: int, axis: int, cells: range) -> View:
-        """Some cells of a field along an axis, with all that is sent along with them."""
-        shape, extents = self.types[field].shape, self.extents[field]
-        parts = [
-            range(extent.size) if self.geometry.corners else extent.own
-            for extent in extents
-        ]
-        parts[axis] = cells
-        return View(field, shape, 0, self.geometry.ranges(shape, parts))
-
-    def sent(self, field: int, direction: Direction) -> View:
-        cells = self.extents[field][direction.axis].sent(direction)
-        return self.slab(field, direction.axis, cells)
-
-    def ghosts(self, field: int, direction: Direction) -> View:
-        cells = self.extents[field][direction.axis].ghosts(direction)
-        return self.slab(field, direction.axis, cells)
-
-
-def _exchanges(
-    geometry: Geometry, fields: Fields, communicator: Communicator
-) -> list[BlockExchange]:
-    """The exchanges of all groups of directions, in their order."""
-
-    def messages(
-        group: Sequence[Direction], blocks: Blocks, rank_of: Callable[[Direction], int]
-    ) -> tuple[Message, ...]:
-        # On a periodic axis of two processes, both directions lead to the same one.
-        bundles = itertools.groupby(group, lambda each: (each.axis, each.source, each.dest))
-        return tuple(
-            Message(
-                rank_of(first),
-                first.tag,
-                tuple(
-                    blocks(field, direction)
-                    for direction in (first, *others)
-                    for field in range(len(fields))
-                ),
-                first.may_end,
-            )
-            for _, (first, *others) in bundles
-            if rank_of(first) != PROC_NULL
-        )
-
-    exchanges = [
-        Description(
-            tuple(fields.types),
-            sent=messages(group, fields.sent, lambda direction: direction.dest),
-            received=messages(group, fields.ghosts, lambda direction: direction.source),
-        )
-        for group in geometry.groups
-    ]
-    if exchanges:
-        local = _copies_within(geometry, fields).stages
-        exchanges[-1] = replace(exchanges[-1], local=local)
-    return [BlockExchange(communicator, each) for each in exchanges]
-
-
-def _copies_within(geometry: Geometry, fields: Fields) -> CopyList:
-    """The copies of a process to itself."""
-    return CopyList(
-        tuple(
-            tuple(
-                Copy(fields.sent(field, direction), fields.ghosts(field, direction))
-                for field in range(len(fields))
-                for direction in group
-            )
-            for group in geometry.within
-        )
-    )
-
-
 #: The block of a field in a direction.
 Blocks = Callable[[int, Direction], View]
 
-#: What an exchange does, or its transpose.
-Step = Callable[
-    [Geometry, Sequence[Array], Sequence[Array], Extents, Communicator], list[Array]
-]
 
+@dataclass(frozen=True)
+class CellGhosts:
+    """The ghost cells of some fields."""
 
-def exchange(
-    geometry: Geometry,
-    leaves: Sequence[Array],
-    ranks: Sequence[Array],
-    extents: Extents,
-    communicator: Communicator,
-) -> list[Array]:
-    """The fields with the ghost cells that other processes send.
+    communicator: Communicator
+    geometry: Geometry
+    extents: Extents
 
-    Arguments:
-        geometry: Which cells these are.
-        leaves: The fields.
-        ranks: The operand with the ranks that the program computes, if there is one.
-        extents: Where their cells are.
-        communicator: The communicator of the processes.
+    @property
+    def is_empty(self) -> bool:
+        return not (self.geometry.groups or self.geometry.within)
 
-    """
-    fields = Fields(geometry, leaves, extents)
-    arrays = list(leaves)
-    exchanges = _exchanges(geometry, fields, communicator)
-    for each in exchanges:
-        arrays = each.call(arrays, ranks=ranks)
-    return arrays if exchanges else _copies_within(geometry, fields).apply(arrays)
+    def exchanges(self, types: Sequence[ShapedArray]) -> list[BlockExchange]:
+        """The exchanges of all groups of directions, in their order."""
+        fields = range(len(types))
 
+        def slab(field: int, axis: int, cells: range) -> View:
+            """Cells of a field along an axis, with all that is sent along with them."""
+            shape, extents = types[field].shape, self.extents[field]
+            parts = [
+                range(extent.size) if self.geometry.corners else extent.own
+                for extent in extents
+            ]
+            parts[axis] = cells
+            return View(field, shape, 0, self.geometry.ranges(shape, parts))
 
-def accumulate(
-    geometry: Geometry,
-    leaves: Sequence[Array],
-    ranks: Sequence[Array],
-    extents: Extents,
-    communicator: Communicator,
-) -> list[Array]:
-    """The transpose of an exchange."""
-    fields = Fields(geometry, leaves, extents)
-    arrays = list(leaves)
-    exchanges = _exchanges(geometry, fields, communicator)
-    for each in reversed(exchanges):
-        arrays = each.transposed().call(arrays, ranks=ranks)
-    if exchanges:
-        return arrays
-    return _copies_within(geometry, fields).transpose().apply(arrays)
+        def sent(field: int, direction: Direction) -> View:
+            axis = direction.axis
+            return slab(field, axis, self.extents[field][axis].sent(direction))
+
+        def ghosts(field: int, direction: Direction) -> View:
+            axis = direction.axis
+            return slab(field, axis, self.extents[field][axis].ghosts(direction))
+
+        def messages(
+            group: Sequence[Direction], blocks: Blocks, rank_of: Callable[[Direction], int]
+        ) -> tuple[Message, ...]:
+            # On a periodic axis of two processes, both directions lead to the same one.
+            bundles = itertools.groupby(group, lambda d: (d.axis, d.source, d.dest))
+            return tuple(
+                Message(
+                    rank_of(first),
+                    first.tag,
+                    tuple(
+                        blocks(field, direction)
+                        for direction in (first, *others)
+                        for field in fields
+                    ),
+                    first.may_end,
+                )
+                for _, (first, *others) in bundles
+                if rank_of(first) != PROC_NULL
+            )
+
+        descriptions = [
+            Description(
+                tuple(types),
+                sent=messages(group, sent, lambda direction: direction.dest),
+                received=messages(group, ghosts, lambda direction: direction.source),
+            )
+            for group in self.geometry.groups or [()]
+        ]
+        # The copies of a process to itself.
+        local = [
+            [
+                Copy(sent(field, direction), ghosts(field, direction))
+                for field in fields
+                for direction in group
+            ]
+            for group in self.geometry.within
+        ]
+        descriptions[-1] = replace(descriptions[-1], local=tuple(map(tuple, local)))
+        return [BlockExchange(self.communicator, each) for each in descriptions]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import starmap
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 
@@ -25,6 +25,7 @@ from ..xla.jax_compat import (
     Effect,
     Equation,
     Literal,
+    ShapedArray,
     Tracer,
     Var,
     is_ordered,
@@ -169,11 +170,12 @@ class _Split(Traced[T]):
             operands = read(equation.invars, self._env)
             operation = equation.params.get("operation")
             packed: list[Array] = []
+            avals = [cast(ShapedArray, x.aval) for x in equation.invars]
             with source_info_of(equation):
                 if isinstance(operation, BlockExchange):
                     packed, operands = operation.pack(operands)
-                    operation = operation.messages_only()
-                flight = _flight_of(operation, operands)
+                    operation, avals = operation.messages_only(), avals_of(operands)
+                flight = _flight_of(operation, avals)
                 if flight is not None:
                     prepare()
                     ticket = bind_start(flight, operands)
@@ -217,8 +219,8 @@ def _started(communicate: Callable[[], T]) -> _Split[T]:
     return split
 
 
-def _flight_of(operation: object, operands: Sequence[Array]) -> Flight | None:
+def _flight_of(operation: object, avals: Sequence[ShapedArray]) -> Flight | None:
     """The flight of an equation's operation, or None if that can't be started."""
     if not isinstance(operation, Operation):
         return None
-    return flight_of(operation, avals_of(operands), operation.name)
+    return flight_of(operation, avals_of(avals), operation.name)

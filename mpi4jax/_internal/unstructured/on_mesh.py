@@ -122,8 +122,8 @@ class MeshPlan(RowPlan):
         return jax.tree_util.tree_map(own_rows, fields)
 
     def with_ghosts(self, fields: T) -> T:
-        """Fill the rows that :meth:`without_ghosts` sets to zero, by an :meth:`update`."""
-        return self.update(fields)
+        """Set the rows that :meth:`without_ghosts` sets to zero, by :meth:`exchange`."""
+        return self.exchange(fields)
 
     def _communicator_of(self, function: str) -> Communicator:
         comm = self.comm

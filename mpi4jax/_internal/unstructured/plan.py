@@ -19,7 +19,7 @@ from ..operations._arguments import kind_of, known_root
 from ..operations._eager import on_own_devices, run_named
 from . import discovery
 from .on_mesh import MeshPlan, on_mesh
-from .row_plan import RowPlan
+from .row_plan import NAME, RowPlan
 from .rows import first_row, pattern_of
 from .whole import GatherCall, ScatterCall
 
@@ -145,7 +145,7 @@ class Plan(RowPlan):
 
     @on_own_devices
     def rotate_ghosts(self, fields: T, matrices: ArrayLike, *, axis: int = 0) -> T:
-        """Multiply the vectors in the ghosts by matrices, as after an :meth:`update`.
+        """Multiply the vectors in the ghosts by matrices, as after an :meth:`exchange`.
 
         So vectors are those of this process's coordinates, where neighbors have other ones,
         such as across the edges of a cubed sphere. The transpose, before an
@@ -219,7 +219,8 @@ class Plan(RowPlan):
         leaves, structure = self._checked(function, fields, axis, own_count)
         if own_count < self.size:
             leaves = [self._spread(x, axis) for x in leaves]
-        return self._call("update", structure.unflatten(leaves), axis, function=function)
+        filled = self._fields(function, structure.unflatten(leaves), axis)
+        return self._run(f"{NAME}.{function}", filled)
 
     def _spread(self, x: Array, axis: int) -> Array:
         """Own rows among zeros in place of the ghosts."""

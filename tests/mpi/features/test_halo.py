@@ -208,6 +208,67 @@ def test_calls_have_the_line_of_the_user():
     assert f"test_halo.py:{expected} in" in last.line
 
 
+@on_every_grid
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("op", [MPI.MAX, MPI.MIN], ids=["max", "min"])
+def test_extrema_of_ghosts(periods, width, corners, op):
+    """Each cell gets the extremum of all its copies, and ghost cells become zero."""
+    plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
+    shape = plan.scatter(np.zeros(SHAPE)).shape
+    count = world.allreduce(int(np.prod(shape)), op=MPI.MAX)
+    own_ids = RANK * count + np.arange(np.prod(shape)).reshape(shape)
+    ids = np.asarray(plan.exchange(own_ids))
+    # Ghost cells beyond the grid belong to this process, too.
+    is_own = ids == own_ids
+    fields = [np.random.default_rng(RANK).normal(size=(2, *shape))]
+    fields.append(fields[0][0].round(1).astype(np.float32))
+    function = functools.partial(plan.accumulate, op=op)
+    extreme, neutral = (np.maximum, -np.inf) if op == MPI.MAX else (np.minimum, np.inf)
+    for x, actual, jitted in zip(
+        fields, function(fields), jax.jit(function)(fields), strict=True
+    ):
+        whole = np.full((SIZE * count, *x.shape[:-2]), neutral)
+        for indices, values in world.allgather((ids, x)):
+            extreme.at(whole, indices, np.moveaxis(values, (-2, -1), (0, 1)))
+        expected = np.moveaxis(whole[ids], (0, 1), (-2, -1)) * is_own
+        assert_equal(actual, expected)
+        assert_equal(jitted, expected)
+
+    def check_transpose(x, tangent, cotangent):
+        _, pushed = jax.jvp(function, (x,), (tangent,))
+        (pulled,) = jax.vjp(function, x)[1](cotangent)
+        sums = [float((a * b).sum()) for a, b in ((pushed, cotangent), (tangent, pulled))]
+        np.testing.assert_allclose(*world.allreduce(np.array(sums)), rtol=1e-9)
+
+    x = jnp.asarray(fields[0][0])
+    # Also where several copies attain the extremum.
+    check_transpose(x.round(1), jnp.sin(x), jnp.cos(x))
+
+
+@on_every_grid
+@pytest.mark.parametrize("corners", [True, False])
+def test_start_and_finish(periods, width, corners):
+    plan = Plan(grid(periods), width, shape=SHAPE, corners=corners)
+    parts = plan.scatter(whole_fields(periods))
+    parts = jax.tree.map(lambda x: x + jnp.ones((), x.dtype) * (RANK % 2), parts)
+    expected = plan.exchange(parts)
+
+    def started(fields):
+        request = plan.start(fields)
+        total = sum(jnp.sum(x).real.astype(float) for x in jax.tree.leaves(fields))
+        return plan.finish(request), total
+
+    for function in (started, jax.jit(started)):
+        assert_equal(function(parts)[0], expected)
+    x = parts["cells"]
+    (pulled,) = jax.vjp(lambda x: started(x)[0], x)[1](x)
+    assert_equal(pulled, plan.accumulate(x))
+    assert_equal(
+        jax.vmap(lambda x: started(x)[0], 2, 2)(jnp.stack([x, 2 * x], 2)),
+        jnp.stack([expected["cells"], 2 * expected["cells"]], 2),
+    )
+
+
 def test_some_fields_are_linear():
     plan = Plan(grid((True, False)))
     x, constant = jnp.arange(30.0).reshape(5, 6) + RANK, jnp.ones((5, 6))

@@ -107,7 +107,11 @@ FUNCTIONS = {
     "halo.Plan.exchange during": Function(
         "cells", lambda p, x: p.halo.exchange(x, during=lambda _: ())
     ),
+    "halo.Plan.start": Function("cells", lambda p, x: p.halo.finish(p.halo.start(x))),
     "halo.Plan.accumulate": Function("cells", lambda p, x: p.halo.accumulate(x)),
+    "halo.Plan.accumulate of maxima": Function(
+        "cells", lambda p, x: p.halo.accumulate(x, op=MPI.MAX)
+    ),
     "halo.Plan.with_ghosts": Function("own cells", lambda p, x: p.halo.with_ghosts(x)),
     "halo.Plan.without_ghosts": Function(
         "cells", lambda p, x: p.halo.without_ghosts(x), is_local=True
@@ -129,7 +133,9 @@ FUNCTIONS = {
         "rows", lambda p, x: p.rows.accumulate(x, op=MPI.MAX)
     ),
     "unstructured.Plan.sum_shared": Function("rows", lambda p, x: p.rows.sum_shared(x)),
-    "unstructured.Plan.with_ghosts": Function("own rows", lambda p, x: p.rows.with_ghosts(x)),
+    "unstructured.Plan.with_ghosts": Function(
+        "own rows", lambda p, x: p.rows.with_ghosts(x)
+    ),
     "unstructured.Plan.without_ghosts": Function(
         "rows", lambda p, x: p.rows.without_ghosts(x), is_local=True
     ),
@@ -179,6 +185,7 @@ FUNCTIONS = {
 }
 #: The public methods that are called for no arrays, or need what a test of its own has.
 OTHERS = {
+    "halo.Plan.finish",
     "halo.Plan.shares_points",
     "unstructured.Plan.blocked",
     "unstructured.Plan.describe",
