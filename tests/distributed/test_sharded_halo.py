@@ -100,6 +100,9 @@ def test_as_a_plan_of_a_communicator(run, grid_of_mesh, seed):
             return jax.vjp(getattr(plan, name), list(xs[:2]))[1](list(xs[2:]))[0]
 
         check(pull, *fields, *cotangents, rtol=1e-6)
+    check(lambda plan, *xs: plan.finish(plan.start(list(xs))), *fields)
+    real = [np.real(x).copy() for x in fields]
+    check(lambda plan, *xs: plan.accumulate(list(xs), op=MPI.MAX), *real)
 
 
 def test_ghosts_come_and_go(run, grid_of_mesh):

@@ -37,7 +37,16 @@ def shared_folder(tmp_path, monkeypatch, comm):
     monkeypatch.chdir(comm.bcast(tmp_path))
 
 
+@pytest.fixture
+def _own_types():
+    """Keeps a program's choice of 64-bit types from the ones after it."""
+    enabled = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", enabled)
+
+
 @pytest.mark.parametrize("program", pages.programs(own_process=False), ids=lambda p: p.name)
+@pytest.mark.usefixtures("_own_types")
 def test_program(program, shared_folder, size):
     if program.ranks not in (None, size):
         pytest.skip(f"is for {program.ranks} ranks")
