@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -89,19 +89,25 @@ def _finish(
 ) -> PyTree:
     first, others, structure, reshape = finishing
     leaves = first.unpack([], arrived, first.operands_of(leaves, table, ranks))
-    for exchange in others:
-        leaves = exchange.call(leaves, table, ranks)
-    return _tree(leaves, structure, reshape)
+    return _tree(set_ghosts(others, leaves, table, ranks), structure, reshape)
+
+
+#: What a call does with the ghosts of fields, with an operator: `set_ghosts`, or
+#: `accumulate_ghosts`.
+Step: TypeAlias = Callable[
+    [Sequence[BlockExchange], list[Array], Sequence[Array], Sequence[Array], int],
+    list[Array],
+]
 
 
 class GhostPlan(PlanBase):
     """Base of plans of ghosts."""
 
-    def _run(self, function: str, fields: Fields, op_number: int | None = None) -> Any:
-        """The fields with their ghosts set, or accumulated by an operator."""
+    def _run(self, function: str, fields: Fields, step: Step, op_number: int = SUM) -> Any:
+        """The fields after a step."""
         leaves, structure, ghosts, table, ranks, reshape = fields
         if leaves and not ghosts.is_empty:
-            call = _Call(function.partition(".")[0], ghosts, op_number)
+            call = _Call(function.partition(".")[0], ghosts, step, op_number)
             leaves = run_named(function, call, [leaves, [*table], [*ranks]])
         return _tree(leaves, structure, reshape)
 
@@ -141,12 +147,12 @@ class _Call(PlanCall):
 
     module: str
     ghosts: Ghosts
-    #: The operator by which ghosts are accumulated, or None to set them.
-    op_number: int | None
+    step: Step
+    op_number: int
 
     @property
     def name(self) -> str:
-        return f"{self.module}_{'exchange' if self.op_number is None else 'accumulate'}"
+        return f"{self.module}_{self.step.__name__}"
 
     @property
     def communicator(self) -> Communicator:
@@ -156,16 +162,36 @@ class _Call(PlanCall):
         self, leaves: list[Array], table: list[Array], ranks: list[Array]
     ) -> list[Array]:
         exchanges = self.ghosts.exchanges(avals_of(leaves))
-        if self.op_number is None:
-            for exchange in exchanges:
-                leaves = exchange.call(leaves, table, ranks)
-            return leaves
-        for exchange in reversed(exchanges):
-            if self.op_number == SUM:
-                leaves = exchange.transposed().call(leaves, table, ranks)
-            else:
-                leaves = _accumulate(exchange, self.op_number, leaves, table, ranks)
-        return leaves
+        return self.step(exchanges, leaves, table, ranks, self.op_number)
+
+
+def set_ghosts(
+    exchanges: Sequence[BlockExchange],
+    fields: list[Array],
+    table: Sequence[Array],
+    ranks: Sequence[Array],
+    op_number: int = SUM,
+) -> list[Array]:
+    """The fields with their ghosts set."""
+    for exchange in exchanges:
+        fields = exchange.call(fields, table, ranks)
+    return fields
+
+
+def accumulate_ghosts(
+    exchanges: Sequence[BlockExchange],
+    fields: list[Array],
+    table: Sequence[Array],
+    ranks: Sequence[Array],
+    op_number: int,
+) -> list[Array]:
+    """The fields with their ghosts accumulated by an operator, and ghosts of zero."""
+    for exchange in reversed(exchanges):
+        if op_number == SUM:
+            fields = exchange.transposed().call(fields, table, ranks)
+        else:
+            fields = _accumulate(exchange, op_number, fields, table, ranks)
+    return fields
 
 
 # Extrema.

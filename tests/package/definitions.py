@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jedi
 
-USER = "import mpi4jax\nfrom mpi4jax import halo, notoken\n"
+USER = "import mpi4jax\nfrom mpi4jax import halo, notoken, unstructured\n"
 
 
 @functools.cache

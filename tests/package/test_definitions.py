@@ -12,8 +12,8 @@ WAYS = (
     "notoken.tree.bcast:VaryingPrimitive.bind",
     "notoken.irecv:VaryingPrimitive.bind",
     "mpi4jax.wait:VaryingPrimitive.bind",
-    # That of the operation `exchange`; cells are copied by another primitive.
     "halo.Plan.exchange:Operation.bind",
+    "unstructured.Plan.exchange:Operation.bind",
 )
 
 

@@ -21,7 +21,7 @@ from ..arguments.checks import (
     reject,
 )
 from ..arguments.types import Array, DType, Integer, Op, PyTree, Scalar, Unchecked
-from ..ghosts import Fields, GhostPlan
+from ..ghosts import Fields, GhostPlan, accumulate_ghosts, set_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -171,7 +171,9 @@ class Plan(GhostPlan):
 
         """
         if during is None:
-            return self._run("halo.Plan.exchange", self._fields("exchange", fields))
+            return self._run(
+                "halo.Plan.exchange", self._fields("exchange", fields), set_ghosts
+            )
         check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
         return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
@@ -210,7 +212,8 @@ class Plan(GhostPlan):
         """
         function = "halo.Plan.accumulate"
         op_number = self._operator(function, op)
-        return self._run(function, self._fields("accumulate", fields), op_number)
+        fields_and_ghosts = self._fields("accumulate", fields)
+        return self._run(function, fields_and_ghosts, accumulate_ghosts, op_number)
 
     @on_own_devices
     def with_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
@@ -227,7 +230,8 @@ class Plan(GhostPlan):
         function = "halo.Plan.with_ghosts"
         tree = Tree("fields", fields)
         padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
-        return self._run(function, self._fields("with_ghosts", tree.with_leaves(padded)))
+        fields_and_ghosts = self._fields("with_ghosts", tree.with_leaves(padded))
+        return self._run(function, fields_and_ghosts, set_ghosts)
 
     @on_own_devices
     def without_ghosts(self, fields: T) -> T:

@@ -10,9 +10,8 @@ from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
 from ..arguments.checks import check_callable, integer
-from ..arguments.dtypes import SUM
 from ..arguments.types import Array, Op, PyTree
-from ..ghosts import Fields, GhostPlan
+from ..ghosts import Fields, GhostPlan, accumulate_ghosts, set_ghosts
 from ..layout.packing import Tree
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
@@ -67,7 +66,9 @@ class RowPlan(GhostPlan):
 
         """
         if during is None:
-            return self._run(f"{NAME}.exchange", self._fields("exchange", fields, axis))
+            return self._run(
+                f"{NAME}.exchange", self._fields("exchange", fields, axis), set_ghosts
+            )
         check_callable(f"{NAME}.exchange", "during", during, "the fields")
         function = during
         return overlap(
@@ -106,14 +107,16 @@ class RowPlan(GhostPlan):
         """
         function = f"{NAME}.accumulate"
         op_number = self._operator(function, op)
-        return self._run(function, self._fields("accumulate", fields, axis), op_number)
+        fields_and_ghosts = self._fields("accumulate", fields, axis)
+        return self._run(function, fields_and_ghosts, accumulate_ghosts, op_number)
 
     @on_own_devices
     def sum_shared(self, fields: T, *, axis: int = 0) -> T:
         """Set all copies of a row to their sum, as of nodes that finite elements share."""
         function = f"{NAME}.sum_shared"
-        total = self._run(function, self._fields("sum_shared", fields, axis), SUM)
-        return self._run(function, self._fields("sum_shared", total, axis))
+        rows = self._fields("sum_shared", fields, axis)
+        total = self._run(function, rows, accumulate_ghosts)
+        return self._run(function, self._fields("sum_shared", total, axis), set_ghosts)
 
     def _fields(self, name: str, fields: PyTree, axis: int) -> Fields:
         """The fields of a call, in which the unknowns of a point have an own axis."""
