@@ -3,7 +3,7 @@
 from ._internal.linalg.bicgstab import bicgstab
 from ._internal.linalg.cg import cg
 from ._internal.linalg.gmres import gmres
-from ._internal.linalg.products import norm, sum, vdot, vdots
+from ._internal.linalg.products import norm, sum, vdot
 from ._internal.linalg.solve import Info
 
-__all__ = ["Info", "bicgstab", "cg", "gmres", "norm", "sum", "vdot", "vdots"]
+__all__ = ["Info", "bicgstab", "cg", "gmres", "norm", "sum", "vdot"]

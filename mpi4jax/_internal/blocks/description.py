@@ -24,12 +24,13 @@ class Message(NamedTuple):
     Both processes list its blocks in the same order, with the same shapes and data types.
     """
 
-    #: Rank of the other process, or the parameter of a rank that the program computes.
+    #: Rank of the other process, or the parameter of a rank that the program computes. Only
+    #: the latter can stand for MPI.PROC_NULL.
     rank: int
     tag: int
     blocks: tuple[View, ...]
-    #: Whether a rank that the program computes can be MPI.PROC_NULL. An exchange in place
-    #: leaves the blocks as they are that such a process would send.
+    #: Whether that is so. An exchange in place then leaves the blocks to be received as
+    #: they are.
     may_be_null: bool = False
 
 
@@ -171,10 +172,6 @@ class Description:
         ranks = ranks if any(map(is_computed, self.ranks())) else ()
         return [*(table if self.has_table else ()), *ranks]
 
-    def split_operands(self, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
-        count = len(self.arrays)
-        return operands[:count], operands[count:]
-
     def split_dynamic(self, others: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
         """The table, and the computed ranks, out of the operands behind the arrays."""
         return others[: self.has_table], others[self.has_table :]
@@ -185,6 +182,7 @@ class Description:
         return () if first is None else arrays[0].shape[: len(arrays[0].shape) - first.ndim]
 
     def transposed(self) -> Description:
+        """Description of the transposed exchange."""
         if self.new is None:
             return replace(self, is_transposed=not self.is_transposed)
         local = [[Copy(b, a) for a, b in stage] for stage in reversed(self.local)]

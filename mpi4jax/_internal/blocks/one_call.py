@@ -94,6 +94,7 @@ class OneCall:
         )
 
     def call(self) -> _Call:
+        """What the call reads, writes, sends and receives."""
         description = self.description
         packing = [Copy(*block) for block in self.sent.blocks]
         unpacking, *local = (
@@ -120,7 +121,8 @@ class OneCall:
             for copies in (packing, unpacking)
         )
         # A message that PROC_NULL does not send has the blocks as they were.
-        packing += [Copy(b, a) for a, b in unpacking if a.array in self.received.nullable]
+        nullable = {*self.received.nullable}
+        packing += [Copy(b, a) for a, b in unpacking if a.array in nullable]
         packing.sort(key=lambda copy: copy.source.array)
         unpacking.sort(key=lambda copy: copy.result.array)
         return _Call(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias, TypeVar, cast
 
@@ -12,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 
-from ..arguments.checks import reject
 from ..arguments.dtypes import SUM
 from ..arguments.types import Array, Comm, PyTree
 from ..mpi.handles import Communicator
@@ -52,6 +50,7 @@ def sum(
     return cast(T, jax.tree_util.tree_unflatten(structure, totals))
 
 
+@on_own_devices
 def vdot(
     x: PyTree,
     y: PyTree,
@@ -72,33 +71,12 @@ def vdot(
             however the vectors are divided and ordered.
 
     """
-    return _vdots("linalg.vdot", [(x, y)], plan, comm, reproducible)[0]
-
-
-def vdots(
-    pairs: Sequence[tuple[PyTree, PyTree]],
-    *,
-    plan: Plan | None = None,
-    comm: Comm = None,
-    reproducible: bool = False,
-) -> Array:
-    """Several inner products, with one message.
-
-    Arguments:
-        pairs: The arguments ``x`` and ``y`` of each :func:`vdot`, which describes the other
-            arguments.
-
-    Returns:
-        An array with the inner products.
-
-    """
-    function = "linalg.vdots"
-    if not isinstance(pairs, (list, tuple)) or not pairs:
-        reject(function, "pairs", "a sequence of pairs of vectors", pairs)
-    for pair in pairs:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            reject(function, "pairs", "a sequence of pairs of vectors", pairs)
-    return _vdots(function, pairs, plan, comm, reproducible)
+    function = "linalg.vdot"
+    vectors = Vectors(function, plan, comm)
+    own_x = vectors.own(vectors.arrays("x", x))
+    own_y = own_x if y is x else vectors.own(vectors.arrays("y", y))
+    (product,) = _totals(vectors, [_factors(function, own_x, own_y)], reproducible)
+    return product
 
 
 @on_own_devices
@@ -120,23 +98,6 @@ def _inexact(x: Array) -> Array:
     """The array, converted to a floating-point type if it has an integer or boolean one."""
     is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
     return x if is_inexact else x.astype(jnp.result_type(float))
-
-
-@on_own_devices
-def _vdots(
-    function: str,
-    pairs: Sequence[tuple[PyTree, PyTree]],
-    plan: Plan | None,
-    comm: Comm,
-    reproducible: bool,
-) -> Array:
-    vectors = Vectors(function, plan, comm)
-    factors = []
-    for x, y in pairs:
-        x = vectors.own(vectors.arrays("x", x))
-        y = x if y is x else vectors.own(vectors.arrays("y", y))
-        factors.append(_factors(function, x, y))
-    return jnp.stack(_totals(vectors, factors, reproducible))
 
 
 def _factors(function: str, x: PyTree, y: PyTree) -> list[Factors]:

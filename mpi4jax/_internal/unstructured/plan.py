@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import integer, jax_array
+from ..arguments.checks import integer
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree
 from ..ghosts import set_ghosts
 from ..mpi import handles
 from ..mpi.handles import unpack_hashable
-from ..operations._arguments import kind_of, known_root
+from ..operations._arguments import known_root
 from ..operations._eager import on_own_devices, run_named
 from . import discovery
 from .on_mesh import MeshPlan, on_mesh
@@ -143,54 +143,6 @@ class Plan(RowPlan):
         for rows in self._neighborhood.sent:
             is_interior.reshape(-1, self._block)[rows] = False
         return np.flatnonzero(is_interior)
-
-    @on_own_devices
-    def rotate_ghosts(self, fields: T, matrices: ArrayLike, *, axis: int = 0) -> T:
-        """Multiply the vectors in the ghosts by matrices, as after an :meth:`exchange`.
-
-        So vectors are those of this process's coordinates, where neighbors have other ones,
-        such as across the edges of a cubed sphere. The transpose, before an
-        :meth:`accumulate`, has the transposed matrices.
-
-        Arguments:
-            fields: An array with the components along its last axis, or a tree of arrays.
-            matrices: A matrix for each of the :attr:`ghost_rows`.
-            axis: The axis of all arrays along which the rows are.
-
-        """
-        function = "unstructured.Plan.rotate_ghosts"
-        leaves, structure = self._checked("rotate_ghosts", fields, axis, self.size)
-        rows = self.ghost_rows
-        factors = jax_array(function, "matrices", matrices)
-        rotated = []
-        for x in leaves:
-            components = x.shape[-1]
-            if factors.shape != (len(rows), components, components):
-                raise ValueError(
-                    f"{function} got an array of shape {factors.shape} for argument "
-                    f"`matrices`, expected {(len(rows), components, components)}: a matrix "
-                    "for each ghost"
-                )
-            if kind_of(factors.dtype) > kind_of(x.dtype):
-                raise TypeError(
-                    f"{function} got an array of type {factors.dtype} for argument "
-                    f"`matrices`, expected numbers that the fields can hold, which are "
-                    f"{x.dtype}"
-                )
-            try:
-                jnp.promote_types(x.dtype, factors.dtype)
-            except ValueError:  # of the shortest types
-                raise TypeError(
-                    f"{function} got an array of type {factors.dtype} for argument "
-                    f"`matrices`, expected {x.dtype}, as the fields are"
-                ) from None
-            index = _index(x, rows, axis)
-            vectors = jnp.moveaxis(x[index], axis, 0)
-            # With the precision of either.
-            vectors = jnp.einsum("gij,g...j->g...i", factors, vectors)
-            vectors = jnp.moveaxis(vectors.astype(x.dtype), 0, axis)
-            rotated.append(x.at[index].set(vectors))
-        return structure.unflatten(rotated)
 
     @on_own_devices
     def without_ghosts(self, fields: T, *, axis: int = 0) -> T:

@@ -303,28 +303,6 @@ def test_extremum_of_equals_is_shared_out():
     np.testing.assert_allclose(cotangent, [3.0 / SIZE], rtol=1e-14)
 
 
-def test_rotated_ghosts():
-    """Vectors of two processes whose axes are turned by a quarter."""
-    partner = SIZE - 1 - RANK
-    plan = Plan.from_neighbors({partner: ([0], [1])}, 2, comm=COMM)
-    quarter = np.array([[[0.0, -1.0], [1.0, 0.0]]])
-    vectors = jnp.asarray([[1.0 + RANK, 5.0], [0.0, 0.0]])
-
-    def update(x):
-        return plan.rotate_ghosts(plan.exchange(x), quarter)
-
-    def accumulate(x):
-        return plan.accumulate(plan.rotate_ghosts(x, quarter.transpose(0, 2, 1)))
-
-    np.testing.assert_array_equal(jax.jit(update)(vectors)[1], [-5.0, 1.0 + partner])
-    turned = plan.rotate_ghosts(plan.exchange(vectors.T, axis=1).T[:, None], quarter)
-    np.testing.assert_array_equal(turned[:, 0], update(vectors))
-    (pulled,) = jax.vjp(update, vectors)[1](vectors + 1)
-    np.testing.assert_array_equal(pulled, accumulate(vectors + 1))
-    with pytest.raises(ValueError, match=r"expected \(1, 2, 2\): a matrix for each ghost"):
-        plan.rotate_ghosts(vectors, quarter[0])
-
-
 def test_bad_fields():
     plan = Plan.from_neighbors({}, 3, comm=COMM)
     for call, text in (

@@ -66,7 +66,6 @@ class Plans:
             "whole": (4 * self.size, 6),
             "spectral": self.fft.spectral.local_shape,
             "modes": (4, 4),
-            "vectors": (4, 1),
         }[kind]
 
 
@@ -139,11 +138,6 @@ FUNCTIONS = {
     "unstructured.Plan.without_ghosts": Function(
         "rows", lambda p, x: p.rows.without_ghosts(x), is_local=True
     ),
-    "unstructured.Plan.rotate_ghosts": Function(
-        "vectors",
-        lambda p, x: p.rows.rotate_ghosts(x, np.ones((1, 1, 1), np.int8)),
-        is_local=True,
-    ),
     "unstructured.Plan.gather": Function("rows", lambda p, x: p.rows.gather(x)),
     "unstructured.Plan.gather to 0": Function(
         "rows", lambda p, x: p.rows.gather(x, root=0)
@@ -180,7 +174,6 @@ FUNCTIONS = {
     ),
     "linalg.norm": Function("rows", lambda p, x: linalg.norm(x, plan=p.rows)),
     "linalg.vdot": Function("rows", lambda p, x: linalg.vdot(x, x, comm=p.comm)),
-    "linalg.vdots": Function("cells", lambda p, x: linalg.vdots([(x, x)], plan=p.halo)),
     **{f"linalg.{name}": solver(name) for name in ("cg", "bicgstab", "gmres")},
 }
 #: The public methods that are called for no arrays, or need what a test of its own has.
@@ -354,13 +347,6 @@ def test_arguments_of_a_wrong_type(plans):
         ),
         "unstructured.Plan.on_mesh: `mesh` must be a jax.sharding.Mesh, not 3": (
             lambda: rows.on_mesh(3)
-        ),
-        "unstructured.Plan.rotate_ghosts: `matrices` must be an array or a number": (
-            lambda: rows.rotate_ghosts(field, "x")
-        ),
-        "unstructured.Plan.rotate_ghosts got an array of type float32 for argument "
-        "`matrices`, expected numbers that the fields can hold, which are int32": (
-            lambda: rows.rotate_ghosts(np.ones((4, 1), int), np.full((1, 1, 1), 0.5))
         ),
         "linalg.cg: `tol` must be a number, not an array of type float64 and shape (2,)": (
             lambda: linalg.cg(minus_half, field, tol=np.ones(2), comm=COMM)
