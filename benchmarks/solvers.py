@@ -84,7 +84,7 @@ def solves(cells: int, iterations: int) -> dict[str, Thunk]:
                 product,
                 jnp.pad(b, 1),
                 M=lambda r: r / with_ghosts,
-                tol=0,
+                rtol=0,
                 maxiter=iterations,
                 plan=plan,
                 pipelined=pipelined,

@@ -157,7 +157,7 @@ class Part:
             lambda u: self.product(conductivity, u),
             self.load(),
             M=lambda residual: residual / diagonal,
-            tol=TOLERANCE,
+            rtol=TOLERANCE,
             plan=self.nodes,
         )
 

@@ -87,7 +87,7 @@ class Box:
 
         @jax.jit
         def solve() -> tuple[jax.Array, linalg.Info]:
-            return linalg.cg(curvature, -gradient(nothing), tol=TOLERANCE, comm=self.comm)
+            return linalg.cg(curvature, -gradient(nothing), rtol=TOLERANCE, comm=self.comm)
 
         recovered, info = solve()
         direction = jnp.sin(actual)

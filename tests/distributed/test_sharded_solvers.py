@@ -55,7 +55,7 @@ def test_fields_of_a_halo_plan(name, mesh, spread, is_checked):
             inner = (weights + 2.5) * u[1:-1] - u[:-2] - u[2:]
             return jnp.pad(inner, 1, constant_values=jnp.nan)
 
-        u, info = SOLVERS[name](A, plan.with_ghosts(b), tol=1e-11, plan=plan)
+        u, info = SOLVERS[name](A, plan.with_ghosts(b), rtol=1e-11, plan=plan)
         value = linalg.vdot(u, jnp.sin(u), plan=plan, reproducible=True)
         return value, (plan.without_ghosts(u), info.converged)
 
@@ -98,7 +98,7 @@ def test_fields_of_rows(name, mesh, is_checked):
             product = (weights + 2.5) * u - u[neighbors].sum(1)
             return jnp.where(plan.owned, product, jnp.nan)
 
-        u, info = SOLVERS[name](A, b, tol=1e-11, plan=plan)
+        u, info = SOLVERS[name](A, b, rtol=1e-11, plan=plan)
         value = linalg.vdot(u, jnp.sin(u), plan=plan)
         return value, (u, info.converged)
 

@@ -20,7 +20,7 @@ def bicgstab(
     b: T,
     x0: T | None = None,
     *,
-    tol: Scalar | Array = 1e-5,
+    rtol: Scalar | Array = 1e-5,
     atol: Scalar | Array = 0.0,
     maxiter: Integer | None = None,
     M: Callable[[T], T] | None = None,
@@ -40,7 +40,7 @@ def bicgstab(
 
     """
     method = Method("linalg.bicgstab", _cycle, 0.9)
-    stop = Stop(tol, atol, maxiter)
+    stop = Stop(rtol, atol, maxiter)
     return solve(method, A, b, x0, stop, M, plan, comm)
 
 

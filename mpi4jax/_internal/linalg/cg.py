@@ -25,7 +25,7 @@ def cg(
     b: T,
     x0: T | None = None,
     *,
-    tol: Scalar | Array = 1e-5,
+    rtol: Scalar | Array = 1e-5,
     atol: Scalar | Array = 0.0,
     maxiter: Integer | None = None,
     M: Callable[[T], T] | None = None,
@@ -46,9 +46,9 @@ def cg(
         b: The right-hand side: an array or a tree of arrays, of floating-point or complex
             types.
         x0: A vector to start from (defaults to zeros). Derivatives do not depend on it.
-        tol: The largest norm of the residual relative to the norm of ``b``.
+        rtol: The largest norm of the residual relative to the norm of ``b``.
         atol: The largest norm of the residual, if this is larger: the solver stops when
-            ``norm(b - A(x)) <= max(tol * norm(b), atol)``.
+            ``norm(b - A(x)) <= max(rtol * norm(b), atol)``.
         maxiter: The largest number of iterations (defaults to ten times the number of
             unknowns).
         M: A linear function that approximates the inverse of ``A``, also Hermitian and
@@ -69,7 +69,7 @@ def cg(
     cycle = _pipelined_cycle if pipelined else _cycle
     # With an indefinite operator the method breaks down, and more cycles do not help.
     method = Method("linalg.cg", cycle, 0.25, is_symmetric=True)
-    stop = Stop(tol, atol, maxiter)
+    stop = Stop(rtol, atol, maxiter)
     return solve(method, A, b, x0, stop, M, plan, comm)
 
 

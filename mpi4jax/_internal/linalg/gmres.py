@@ -22,7 +22,7 @@ def gmres(
     b: T,
     x0: T | None = None,
     *,
-    tol: Scalar | Array = 1e-5,
+    rtol: Scalar | Array = 1e-5,
     atol: Scalar | Array = 0.0,
     restart: Integer = 20,
     maxiter: Integer | None = None,
@@ -55,7 +55,7 @@ def gmres(
             f"{function} got {restart} for argument `restart`, expected 1 or more"
         )
     method = Method(function, _Cycle(restart), 1.0)
-    stop = Stop(tol, atol, maxiter)
+    stop = Stop(rtol, atol, maxiter)
     return solve(method, A, b, x0, stop, M, plan, comm)
 
 

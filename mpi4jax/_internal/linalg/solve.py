@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,20 @@ Operator: TypeAlias = Callable[[PyTree], PyTree]
 MAX_ITERATIONS = 2**31 - 2**8
 
 
+class Reason(enum.IntEnum):
+    """Reason why a solver has stopped."""
+
+    #: The residual is small enough.
+    CONVERGED = 0
+    #: The largest number of iterations was reached.
+    MAXITER = 1
+    #: A restart has not reduced the residual: it is as small as rounding errors allow, the
+    #: method has broken down, or the operator is not one that the method can solve with.
+    STAGNATED = 2
+    #: The residual is infinite or not a number.
+    NOT_FINITE = 3
+
+
 class Info(NamedTuple):
     """The outcome of a solver. The values are equal on all processes."""
 
@@ -40,14 +55,16 @@ class Info(NamedTuple):
     iterations: Array
     #: The norm of ``b - A(x)``, computed from the result.
     residual: Array
-    #: Whether the residual is at most ``max(tol * norm(b), atol)``.
+    #: Whether the residual is at most ``max(rtol * norm(b), atol)``.
     converged: Array
+    #: The :class:`Reason` why the solver has stopped, as an integer.
+    reason: Array
 
 
 class Stop(NamedTuple):
     """The user's criteria for a solver to stop."""
 
-    tol: Scalar | Array
+    rtol: Scalar | Array
     atol: Scalar | Array
     maxiter: Integer | None
 
@@ -55,7 +72,7 @@ class Stop(NamedTuple):
 class Limits(NamedTuple):
     """The arguments of :class:`Stop` as arrays."""
 
-    tol: Array
+    rtol: Array
     atol: Array
     maxiter: Array | None
 
@@ -398,13 +415,13 @@ def _iterate(
     size = sum(leaf.size for leaf in jax.tree_util.tree_leaves(b))
     local_size = jnp.asarray(size, norm_dtype(b))
     (b_norm, residual_norm), (total,) = _norms(vectors, [b, residual], local_size)
-    tol, atol = (jnp.asarray(x, b_norm.square.dtype) for x in (limits.tol, limits.atol))
+    rtol, atol = (jnp.asarray(x, b_norm.square.dtype) for x in (limits.rtol, limits.atol))
     default_limit = jnp.minimum(10 * total, MAX_ITERATIONS)
     limit = default_limit.astype(jnp.int32) if limits.maxiter is None else limits.maxiter
 
     def bound(exponent: Array) -> Array:
         """The largest square of a converged residual's norm, times ``4**-exponent``."""
-        relative = _times_power_of_two(tol, b_norm.exponent - exponent)
+        relative = _times_power_of_two(rtol, b_norm.exponent - exponent)
         absolute = _times_power_of_two(atol, -exponent)
         return jnp.maximum(jnp.square(relative) * b_norm.square, jnp.square(absolute))
 
@@ -439,7 +456,13 @@ def _iterate(
     true = jnp.ones((), bool)
     start = _State(x, residual, residual_norm, jnp.zeros((), jnp.int32), true)
     state = jax.lax.while_loop(is_unfinished, cycle, start)
-    info = Info(state.iterations, state.norm.value, has_converged(state.norm))
+    converged = has_converged(state.norm)
+    reason = jnp.select(
+        [converged, ~jnp.isfinite(state.norm.square), state.iterations >= limit],
+        [Reason.CONVERGED, Reason.NOT_FINITE, Reason.MAXITER],
+        Reason.STAGNATED,
+    ).astype(jnp.int32)
+    info = Info(state.iterations, state.norm.value, converged, reason)
     # In a shard_map, JAX requires that these vary over the mesh as the solution does.
     leaves = jax.tree_util.tree_leaves(state.x)
     return state.x, Info(*(depend(value, *leaves) for value in info))
@@ -449,10 +472,11 @@ def _of_all_processes(vectors: Vectors, info: Info) -> Info:
     """The outcome as values that, in a shard_map, JAX knows not to vary over the mesh."""
     if not vectors.communicator.axes:
         return info
-    iterations, residual, converged = jax.lax.stop_gradient(info)
-    counts = jnp.stack([iterations, converged.astype(jnp.int32)])
-    counts, residual = allreduce([counts, residual], op=MPI.MAX, comm=vectors.comm)
-    return Info(counts[0], residual, counts[1] == 1)
+    iterations, residual, _, reason = jax.lax.stop_gradient(info)
+    numbers = jnp.stack([iterations, reason])
+    numbers, residual = allreduce([numbers, residual], op=MPI.MAX, comm=vectors.comm)
+    iterations, reason = numbers
+    return Info(iterations, residual, reason == Reason.CONVERGED, reason)
 
 
 def scale(factor: Array, x: PyTree) -> PyTree:
@@ -485,9 +509,9 @@ def _limits(function: str, stop: Stop) -> Limits:
                 f"{function} got {count} for argument `maxiter`, expected 0 or more"
             )
         maxiter = jnp.asarray(min(count, MAX_ITERATIONS), jnp.int32)
-    tol = _tolerance(function, "tol", stop.tol)
+    rtol = _tolerance(function, "rtol", stop.rtol)
     atol = _tolerance(function, "atol", stop.atol)
-    return Limits(tol, atol, maxiter)
+    return Limits(rtol, atol, maxiter)
 
 
 def _tolerance(function: str, name: str, value: Unchecked) -> Array:

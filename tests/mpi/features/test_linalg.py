@@ -81,7 +81,7 @@ def test_solution(name, dtype, with_preconditioner):
     options = {"M": lambda v: v / diagonal} if with_preconditioner else {}
     tol = 1e-5 if np.finfo(dtype).bits == 32 else 1e-12
     solve = SOLVERS[name]
-    x, info = solve(by_columns(own(matrix, 1)), own(b), tol=tol, **options)
+    x, info = solve(by_columns(own(matrix, 1)), own(b), rtol=tol, **options)
     assert x.dtype == dtype
     whole = whole_of(x)
     residual = np.linalg.norm(b - matrix @ whole)
@@ -94,7 +94,7 @@ def test_solution(name, dtype, with_preconditioner):
     assert len({*world.allgather(tuple(map(float, info)))}) == 1
     alone = by_columns(jnp.asarray(matrix), MPI.COMM_SELF)
     options = {"M": lambda v: v / np.diag(matrix)} if with_preconditioner else {}
-    _, info_alone = solve(alone, b, tol=tol, comm=MPI.COMM_SELF, **options)
+    _, info_alone = solve(alone, b, rtol=tol, comm=MPI.COMM_SELF, **options)
     assert abs(int(info.iterations - info_alone.iterations)) <= 2
     assert 3 < info_alone.iterations <= 3 * N
 
@@ -106,10 +106,11 @@ def test_messages(name, calls_of):
     product = by_columns(own(matrix, 1))
 
     def calls(maxiter):
-        solve = jax.jit(lambda b: SOLVERS[name](product, b, tol=0, maxiter=maxiter))
+        solve = jax.jit(lambda b: SOLVERS[name](product, b, rtol=0, maxiter=maxiter))
         (_, info), calls = calls_of(solve, own(b))
         assert info.iterations == maxiter
         assert not info.converged
+        assert info.reason == linalg.Reason.MAXITER
         return calls
 
     more, less = calls(7), calls(5)
@@ -138,7 +139,7 @@ def test_trees(name):
     def join(tree):
         return jnp.concatenate([tree["first"], tree["others"][0]])
 
-    x, info = SOLVERS[name](lambda v: split(product(join(v))), split(own(b)), tol=1e-10)
+    x, info = SOLVERS[name](lambda v: split(product(join(v))), split(own(b)), rtol=1e-10)
     assert info.converged
     np.testing.assert_allclose(join(x), own(np.linalg.solve(matrix, b)), atol=1e-8)
 
@@ -149,11 +150,11 @@ def test_start(name):
     solution = np.linalg.solve(matrix, b)
     product = by_columns(own(matrix, 1))
     solve = functools.partial(SOLVERS[name], product, own(b))
-    _, info = solve(own(solution), tol=1e-10)
+    _, info = solve(own(solution), rtol=1e-10)
     assert info.iterations == 0
     assert info.converged
-    _, cold = solve(tol=1e-10)
-    x, warm = solve(own(solution * (1 + 1e-5)), tol=1e-10)
+    _, cold = solve(rtol=1e-10)
+    x, warm = solve(own(solution * (1 + 1e-5)), rtol=1e-10)
     assert 0 < warm.iterations < cold.iterations
     np.testing.assert_allclose(x, own(solution), atol=1e-8)
 
@@ -176,11 +177,12 @@ def test_limits(name):
     assert info.converged
     assert not np.any(x)
     size = np.linalg.norm(b)
-    _, info = solve(own(b), tol=0, atol=1e-3 * size)
+    _, info = solve(own(b), rtol=0, atol=1e-3 * size)
     assert info.converged
     assert 1e-6 * size < info.residual <= 1e-3 * size
     _, info = solve(own(b) * np.nan)
     assert not info.converged
+    assert info.reason == linalg.Reason.NOT_FINITE
 
 
 @every_solver
@@ -189,15 +191,17 @@ def test_no_solution(name):
     diagonal = np.arange(N) * 1.0
     x, info = SOLVERS[name](lambda v: own(diagonal) * v, own(np.ones(N)), maxiter=100)
     assert not info.converged
+    assert info.reason in (linalg.Reason.STAGNATED, linalg.Reason.MAXITER)
     assert np.all(np.isfinite(x))
     assert np.isfinite(info.residual)
 
 
 def test_the_solution_in_one_step():
     for name, solve in SOLVERS.items():
-        x, info = solve(lambda v: 2 * v, own(np.arange(1.0, N)), tol=0)
+        x, info = solve(lambda v: 2 * v, own(np.arange(1.0, N)), rtol=0)
         np.testing.assert_array_equal(x, own(np.arange(1.0, N)) / 2, err_msg=name)
         assert info.converged, name
+        assert info.reason == linalg.Reason.CONVERGED
         assert info.iterations <= 2, name
 
 
@@ -206,7 +210,7 @@ def test_a_breakdown_is_a_restart():
     matrix = np.kron(np.eye(N), [[0, 1], [-1, 0]]) + np.diag(np.arange(2 * N) % 4 == 3)
     b = np.random.default_rng(0).normal(size=2 * N)
     b[2::4] = b[3::4] = 0
-    x, info = linalg.bicgstab(by_columns(own(matrix, 1)), own(b), tol=1e-9)
+    x, info = linalg.bicgstab(by_columns(own(matrix, 1)), own(b), rtol=1e-9)
     assert np.all(np.isfinite(x))
     residual = np.linalg.norm(b - matrix @ whole_of(x))
     np.testing.assert_allclose(info.residual, residual, rtol=1e-10)
@@ -216,7 +220,7 @@ def test_a_breakdown_is_a_restart():
 def test_gmres_with_few_vectors(seed):
     matrix, b = system("gmres", np.float64, seed)
     product = by_columns(own(matrix, 1))
-    x, info = linalg.gmres(product, own(b), tol=1e-9, restart=4)
+    x, info = linalg.gmres(product, own(b), rtol=1e-9, restart=4)
     assert info.converged, seed
     np.testing.assert_allclose(whole_of(x), np.linalg.solve(matrix, b), atol=1e-6)
 
@@ -234,7 +238,7 @@ def test_gmres_has_the_iterations_of_scipy(dtype, with_preconditioner):
         matrix / scale, b, rtol=tol, callback=residuals.append, callback_type="pr_norm"
     )
     product = by_columns(own(matrix, 1))
-    _, info = linalg.gmres(product, own(b), tol=tol, M=lambda v: v / own(scale))
+    _, info = linalg.gmres(product, own(b), rtol=tol, M=lambda v: v / own(scale))
     assert info.converged
     assert info.iterations - len(residuals) in (0, 1)
     assert len(residuals) > 15
@@ -251,7 +255,7 @@ def test_accuracy():
     solution = generator.normal(size=N)
     product = by_columns(own(matrix, 1))
     for name, tol in (("cg", 1e-13), ("pipelined", 1e-10)):
-        _, info = SOLVERS[name](product, own(matrix @ solution), tol=tol, maxiter=4000)
+        _, info = SOLVERS[name](product, own(matrix @ solution), rtol=tol, maxiter=4000)
         assert info.converged, name
 
 
@@ -271,7 +275,7 @@ def test_gradients(name, dtype, with_start):
 
     def loss(columns, b):
         x, _ = SOLVERS[name](
-            by_columns(columns), b, start, tol=1e-13, M=lambda v: v / diagonal
+            by_columns(columns), b, start, rtol=1e-13, M=lambda v: v / diagonal
         )
         return linalg.vdot(own(weights), x).real + linalg.norm(x) ** 2
 
@@ -311,7 +315,7 @@ def test_a_start_is_none_for_derivatives():
     solution = np.linalg.solve(matrix, b)
 
     def loss(b, start):
-        return 1e-6 * linalg.sum(linalg.cg(product, b, start, tol=1e-6)[0])
+        return 1e-6 * linalg.sum(linalg.cg(product, b, start, rtol=1e-6)[0])
 
     for_b, for_start = jax.grad(loss, (0, 1))(own(b), own(solution))
     expected = np.linalg.solve(matrix, np.full(N, 1e-6, np.float32))
@@ -326,7 +330,7 @@ def test_vmap(name):
     product = by_columns(own(matrix, 1))
 
     def solve(b):
-        return SOLVERS[name](product, b, tol=1e-11)
+        return SOLVERS[name](product, b, rtol=1e-11)
 
     results, info = jax.jit(jax.vmap(solve))(own(batch, 1))
     expected = np.linalg.solve(matrix, batch.T).T
@@ -389,7 +393,7 @@ def test_fields_of_a_plan(name):
         def M(u):
             return jnp.pad(u[1:-1, 1:-1] / (4.1 + conductivity), 1, constant_values=np.nan)
 
-        return SOLVERS[name](A, b, b, tol=1e-11, M=M, plan=plan())
+        return SOLVERS[name](A, b, b, rtol=1e-11, M=M, plan=plan())
 
     b = jnp.pad(plan().without_ghosts(plan().scatter(whole)), 1, constant_values=np.nan)
     x, info = solve(own_conductivity, b)
@@ -431,7 +435,7 @@ def test_rows_of_an_unstructured_plan(name, seed):
         x, info = SOLVERS[name](
             lambda u: own_rows(entries @ u + weights * u),
             own_rows(b),
-            tol=1e-12,
+            rtol=1e-12,
             M=lambda u: own_rows(u / jnp.diag(entries)),
             plan=rows,
         )
@@ -671,7 +675,7 @@ def test_right_hand_sides_whose_squares_are_no_numbers(name):
     """Fails if a norm overflows or underflows, or if what is infinite has converged."""
     for size in (1e20, 1e-24, 1e38, 1e-30, np.inf, np.nan):
         b = jnp.full(3, size, jnp.float32)
-        x, info = SOLVERS[name](lambda v: 2 * v, b, tol=1e-4)
+        x, info = SOLVERS[name](lambda v: 2 * v, b, rtol=1e-4)
         assert info.converged == np.isfinite(size), size
         if info.converged:
             np.testing.assert_allclose(x, b / 2, rtol=1e-4)

@@ -348,15 +348,15 @@ def test_arguments_of_a_wrong_type(plans):
         "unstructured.Plan.on_mesh: `mesh` must be a jax.sharding.Mesh, not 3": (
             lambda: rows.on_mesh(3)
         ),
-        "linalg.cg: `tol` must be a number, not an array of type float64 and shape (2,)": (
-            lambda: linalg.cg(minus_half, field, tol=np.ones(2), comm=COMM)
+        "linalg.cg: `rtol` must be a number, not an array of type float64 and shape (2,)": (
+            lambda: linalg.cg(minus_half, field, rtol=np.ones(2), comm=COMM)
         ),
     }.items():
         with pytest.raises(TypeError, match=f"^{re.escape(text)}"):
             call()
     modes, _ = fft.rfftn(np.ones((4, 6), np.float16), layout=plans.layout)
     assert modes.dtype == np.complex64
-    for name in ("tol", "atol"):
+    for name in ("rtol", "atol"):
         with pytest.raises(
             ValueError, match=f"got -1 for argument `{name}`, expected 0 or"
         ):
