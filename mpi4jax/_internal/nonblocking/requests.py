@@ -123,7 +123,9 @@ def start(
     for flight, operands in flights:
         ticket = bind_start(flight, operands)
         if trace_state_clean():
-            set_line(ticket, current_line())
+            # The name of a plan's function; that of an operation is known.
+            plan_function = flight.function if "." in flight.function else ""
+            set_line(ticket, current_line(plan_function))
         arrays.append((ticket, *operands_of_wait(flight, operands)))
     step_arrays: list[tuple[Any, ...]] = [()] * len(steps)
     if operation is not None and operation.is_completed:
