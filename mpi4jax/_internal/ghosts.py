@@ -89,10 +89,10 @@ def _finish(
 ) -> PyTree:
     first, others, structure, reshape = finishing
     leaves = first.unpack([], arrived, first.operands_of(leaves, table, ranks))
-    return _tree(set_ghosts(others, leaves, table, ranks), structure, reshape)
+    return _tree(exchange_ghosts(others, leaves, table, ranks), structure, reshape)
 
 
-#: What a call does with the ghosts of fields, with an operator: `set_ghosts`, or
+#: What a call does with the ghosts of fields, with an operator: `exchange_ghosts`, or
 #: `accumulate_ghosts`.
 Step: TypeAlias = Callable[
     [Sequence[BlockExchange], list[Array], Sequence[Array], Sequence[Array], int],
@@ -152,7 +152,7 @@ class _Call(PlanCall):
 
     @property
     def name(self) -> str:
-        return f"{self.module}_{self.step.__name__}"
+        return f"{self.module}_{self.step.__name__.removesuffix('_ghosts')}"
 
     @property
     def communicator(self) -> Communicator:
@@ -165,7 +165,7 @@ class _Call(PlanCall):
         return self.step(exchanges, leaves, table, ranks, self.op_number)
 
 
-def set_ghosts(
+def exchange_ghosts(
     exchanges: Sequence[BlockExchange],
     fields: list[Array],
     table: Sequence[Array],

@@ -21,7 +21,7 @@ from ..arguments.checks import (
     reject,
 )
 from ..arguments.types import Array, DType, Integer, Op, PyTree, Scalar, Unchecked
-from ..ghosts import Fields, GhostPlan, accumulate_ghosts, set_ghosts
+from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -172,7 +172,7 @@ class Plan(GhostPlan):
         """
         if during is None:
             return self._run(
-                "halo.Plan.exchange", self._fields("exchange", fields), set_ghosts
+                "halo.Plan.exchange", self._fields("exchange", fields), exchange_ghosts
             )
         check_callable("halo.Plan.exchange", "during", during, "the fields")
         function = during
@@ -231,7 +231,7 @@ class Plan(GhostPlan):
         tree = Tree("fields", fields)
         padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
         fields_and_ghosts = self._fields("with_ghosts", tree.with_leaves(padded))
-        return self._run(function, fields_and_ghosts, set_ghosts)
+        return self._run(function, fields_and_ghosts, exchange_ghosts)
 
     @on_own_devices
     def without_ghosts(self, fields: T) -> T:

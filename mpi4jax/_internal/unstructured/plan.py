@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..arguments.checks import integer
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree
-from ..ghosts import set_ghosts
+from ..ghosts import exchange_ghosts
 from ..mpi import handles
 from ..mpi.handles import unpack_hashable
 from ..operations._arguments import known_root
@@ -173,7 +173,7 @@ class Plan(RowPlan):
         if own_count < self.size:
             leaves = [self._spread(x, axis) for x in leaves]
         filled = self._fields(function, structure.unflatten(leaves), axis)
-        return self._run(f"{NAME}.{function}", filled, set_ghosts)
+        return self._run(f"{NAME}.{function}", filled, exchange_ghosts)
 
     def _spread(self, x: Array, axis: int) -> Array:
         """Own rows among zeros in place of the ghosts."""

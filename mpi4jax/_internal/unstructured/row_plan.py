@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..arguments.checks import check_callable, integer
 from ..arguments.types import Array, Op, PyTree
-from ..ghosts import Fields, GhostPlan, accumulate_ghosts, set_ghosts
+from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
@@ -67,7 +67,7 @@ class RowPlan(GhostPlan):
         """
         if during is None:
             return self._run(
-                f"{NAME}.exchange", self._fields("exchange", fields, axis), set_ghosts
+                f"{NAME}.exchange", self._fields("exchange", fields, axis), exchange_ghosts
             )
         check_callable(f"{NAME}.exchange", "during", during, "the fields")
         function = during
@@ -116,7 +116,7 @@ class RowPlan(GhostPlan):
         function = f"{NAME}.sum_shared"
         rows = self._fields("sum_shared", fields, axis)
         total = self._run(function, rows, accumulate_ghosts)
-        return self._run(function, self._fields("sum_shared", total, axis), set_ghosts)
+        return self._run(function, self._fields("sum_shared", total, axis), exchange_ghosts)
 
     def _fields(self, name: str, fields: PyTree, axis: int) -> Fields:
         """The fields of a call, in which the unknowns of a point have an own axis."""

@@ -229,10 +229,12 @@ pub fn start<A: Abi>(start: Start) {
 }
 
 fn publish(shared: &Shared, size: i32) {
-    let Some(mailbox) = shared.mailbox.as_ref().filter(|_| size > 1) else {
+    let Some(mailbox) = &shared.mailbox else {
         return;
     };
-    let isolation = match mailbox.publish() {
+    // One process has nobody to be cut off from.
+    let published = if size > 1 { mailbox.publish() } else { Ok(()) };
+    let isolation = match published {
         Ok(()) => Isolation::None,
         Err(why) => Isolation::Because(why),
     };
