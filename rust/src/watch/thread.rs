@@ -284,8 +284,11 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
                 (Action::Abort(code), _) => abort(functions, start, code),
             }
         }
-        let has_taken_leave =
-            is_ending && !has_acted && lost.is_empty() && shared.mailbox_is_idle();
+        let has_taken_leave = is_ending
+            && !has_acted
+            && lost.is_empty()
+            && shared.mailbox_is_idle()
+            && watcher.has_taken_leave();
         shared
             .has_taken_leave
             .store(has_taken_leave, Ordering::Release);

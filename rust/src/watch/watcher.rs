@@ -136,6 +136,8 @@ const MAX_QUESTIONS: usize = 8;
 /// Largest number of hosts that a report names.
 const MAX_HOSTS: usize = 8;
 
+/// Seconds between two attempts to send the own traffic to rank 0.
+const TRAFFIC_PAUSE: f64 = 0.5;
 /// Pause in seconds after the first attempt to greet the rank above, and the longest one.
 const FIRST_GREETING: f64 = 0.1;
 const LONGEST_GREETING: f64 = 30.0;
@@ -196,6 +198,9 @@ pub struct Watcher {
     host: String,
     /// Time of the next greeting to the rank above, until one is delivered.
     next_greeting: Option<f64>,
+    /// Time of the next attempt to send the own traffic to rank 0, which was not there yet, and the
+    /// message.
+    next_traffic: Option<(f64, WatcherMessage)>,
     /// Pause after a failed greeting.
     greeting_pause: f64,
     /// Reason why this rank can't ask others, if any.
@@ -266,6 +271,11 @@ impl Watcher {
         }
     }
 
+    /// Whether all that this rank had to send at its end was delivered.
+    pub fn has_taken_leave(&self) -> bool {
+        self.next_traffic.is_none()
+    }
+
     /// Whether answers are expected soon.
     pub fn is_busy(&self) -> bool {
         self.round.is_some() || !self.collections.is_empty()
@@ -288,6 +298,9 @@ impl Watcher {
                     failure,
                 } => self.try_otherwise(to, message, failure),
             }
+        }
+        if let Some((_, message)) = self.next_traffic.take_if(|(when, _)| now >= *when) {
+            self.send(0, message);
         }
         if self.next_greeting.is_some_and(|when| now >= when) {
             self.next_greeting = None;
@@ -385,7 +398,11 @@ impl Watcher {
                 self.greeting_pause = (2.0 * self.greeting_pause).min(LONGEST_GREETING);
             }
             WatcherMessage::Abort(code) => self.abort(code, None),
-            WatcherMessage::Answer { .. } | WatcherMessage::Traffic(_) => {}
+            // A rank can be at its end before rank 0 has made its first call.
+            WatcherMessage::Traffic(_) => {
+                self.next_traffic = Some((self.now + TRAFFIC_PAUSE, message));
+            }
+            WatcherMessage::Answer { .. } => {}
         }
     }
 
