@@ -50,6 +50,8 @@ struct Shared {
     isolation: Mutex<Isolation>,
     /// Whether the thread of this rank, which ends, has processed all events and sent all messages.
     has_taken_leave: AtomicBool,
+    /// Whether this rank awaits no more counts of messages from others.
+    knows_traffic: AtomicBool,
 }
 
 impl Shared {
@@ -169,10 +171,11 @@ fn finish() {
     std::mem::forget(Waiting::begin());
 }
 
-/// Waits until the thread has processed what other ranks sent before they entered `MPI_Finalize`.
+/// Waits until the thread has processed what other ranks send at their end.
 extern "C" fn process_last_events() {
     if let Some(shared) = SHARED.get() {
-        wait_until(|| shared.has_taken_leave());
+        let knows_traffic = || shared.knows_traffic.load(Ordering::Acquire);
+        wait_until(|| knows_traffic() && shared.has_taken_leave());
     }
 }
 
@@ -217,6 +220,7 @@ pub fn start<A: Abi>(start: Start) {
             mailbox: mailbox.ok(),
             isolation: Mutex::new(isolation),
             has_taken_leave: AtomicBool::new(false),
+            knows_traffic: AtomicBool::new(false),
         }
     });
     if is_new {
@@ -253,6 +257,10 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
         shared.has_taken_leave.store(false, Ordering::Release);
+        let awaits_traffic = ops::check_is_enabled() && !watcher.knows_traffic();
+        shared
+            .knows_traffic
+            .store(!awaits_traffic, Ordering::Release);
         process.look(lock(&END).clone(), is_ending);
         watcher.set_isolation(match &*lock(&shared.isolation) {
             Isolation::Because(why) => Some(why.clone()),
