@@ -74,7 +74,7 @@ def test_an_exception_while_another_rank_waits(launch, rank):
     """JAX waits at exit for all processes, of which one would wait for a sum for ever."""
     after = f"if rank == {rank}: raise ValueError('on purpose')\n"
     after += "    float(sum_over(*jax.devices()))"
-    done = launch(program(after=after), ranks=2, MPI4JAX_HANG_REPORT="2")
+    done = launch(program(after=after), ranks=2, MPI4JAX_HANG_REPORT="5")
     assert done.returncode != 0
     assert done.stdout == ""
     assert f"  rank  {rank}   is ending: ValueError: on purpose," in done.stderr
