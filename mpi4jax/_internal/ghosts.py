@@ -1,7 +1,7 @@
 """Plans of ghosts: copies on this process of cells or rows that other processes own.
 
-What a plan knows of its fields is a :class:`Ghosts`, which makes exchanges of blocks for
-them. All that plans do with these is here.
+A plan describes the ghosts of its fields as :class:`Ghosts`, which make exchanges of
+blocks. The steps of all plans, with derivatives of extrema, are here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Ghosts(Protocol):
-    """What a plan knows of some fields. It compares and hashes by its value."""
+    """Ghosts of fields that a plan describes, compared and hashed by value."""
 
     @property
     def communicator(self) -> Communicator: ...
@@ -92,8 +92,8 @@ def _finish(
     return _tree(exchange_ghosts(others, leaves, table, ranks), structure, reshape)
 
 
-#: What a call does with the ghosts of fields, with an operator: `exchange_ghosts`, or
-#: `accumulate_ghosts`.
+#: Function that changes the fields of a call: `exchange_ghosts` or `accumulate_ghosts`. The
+#: last argument is the number of an operator.
 Step: TypeAlias = Callable[
     [Sequence[BlockExchange], list[Array], Sequence[Array], Sequence[Array], int],
     list[Array],
@@ -211,7 +211,7 @@ def _accumulate(
     def take(view: View) -> Array:
         """The ghosts in a block, which become zero."""
         x = fields[view.array]
-        at = x.at[_index(view, table)]
+        at = x.at[view.indices(table)]
         fields[view.array] = at.set(jnp.zeros((), x.dtype), mode="drop")
         return at.get(mode="fill", fill_value=0)
 
@@ -259,19 +259,9 @@ def _accumulate(
             if message.may_be_null:
                 x = fields[view.array]
                 kept = where_null(message.rank, ranks, old, jnp.zeros_like(old))
-                fields[view.array] = x.at[_index(view, table)].set(kept, mode="drop")
+                fields[view.array] = x.at[view.indices(table)].set(kept, mode="drop")
     put(list(zip(owned, arrays[len(fields) :], strict=True)))
     return fields
-
-
-def _index(view: View, table: Sequence[Array]) -> tuple[slice | Array, ...]:
-    """The index of a block in its array."""
-    index: list[slice | Array] = [*view.slices]
-    if view.rows is not None:
-        axis, start = view.rows
-        (rows,) = table
-        index[axis] = rows[start : start + view.sizes[axis]]
-    return tuple(index)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -284,7 +274,7 @@ def _extremum(
 ) -> Array:
     """The extrema of blocks of an array and of copies of these."""
     for view, part in zip(views, parts, strict=True):
-        at = x.at[_index(view, table)]
+        at = x.at[view.indices(table)]
         x = {"MAX": at.max, "MIN": at.min}[operator](part, mode="drop")
     return x
 
@@ -302,7 +292,7 @@ def _extremum_jvp(
         """The sum over all that attain the extremum."""
         sums = jnp.where(x == result, of_x, 0)
         for view, part, of_part in zip(views, parts, of_parts, strict=True):
-            index = _index(view, table)
+            index = view.indices(table)
             attains = part == result.at[index].get(mode="fill")
             sums = sums.at[index].add(jnp.where(attains, of_part, 0), mode="drop")
         return sums

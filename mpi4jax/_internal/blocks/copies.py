@@ -108,6 +108,19 @@ class View(NamedTuple):
     def slices(self) -> tuple[slice, ...]:
         return tuple(slice(indices.start, indices.stop) for indices in self.ranges)
 
+    def indices(self, table: Sequence[Array]) -> tuple[slice | Array, ...]:
+        """The index of the part in its piece, with rows out of the table."""
+        index: list[slice | Array] = [*self.slices]
+        if self.rows is not None:
+            (listed,) = table
+            axis, start = self.rows
+            index[axis] = listed[start : start + self.sizes[axis]]
+        return tuple(index)
+
+    def among(self, is_kept: Sequence[bool]) -> View:
+        """The view of an array that is kept, by the array's index among those."""
+        return self._replace(array=sum(is_kept[: self.array]))
+
     def along(self, axis: int, indices: range) -> View:
         """The view with another range along an axis."""
         ranges = list(self.ranges)
@@ -168,11 +181,10 @@ class CopyList(NamedTuple):
 
     def restrict(self, is_kept: Sequence[bool]) -> CopyList:
         """The function of some of the arrays alone, which have all copies among them."""
-        indices = [count - 1 for count in itertools.accumulate(is_kept)]
 
         def renumber(stage: Sequence[Copy]) -> tuple[Copy, ...]:
             return tuple(
-                Copy(*(view._replace(array=indices[view.array]) for view in copy))
+                Copy(*(view.among(is_kept) for view in copy))
                 for copy in stage
                 if is_kept[copy.source.array]
             )
@@ -510,12 +522,7 @@ class _Pieces:
 
     def _at(self, view: View) -> tuple[slice | Array, ...]:
         """The index of a part in its piece."""
-        at: list[slice | Array] = [*(slice(None),) * self._batch, *view.slices]
-        if view.rows is not None:
-            (table,) = self._table
-            axis, start = view.rows
-            at[self._batch + axis] = table[start : start + view.sizes[axis]]
-        return tuple(at)
+        return *(slice(None),) * self._batch, *view.indices(self._table)
 
     def read(self, view: View) -> Array:
         piece, at = self._piece(view), self._at(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -125,6 +126,18 @@ class MessageArrays:
         ]
 
 
+class Stages(NamedTuple):
+    """The three stages of an exchange."""
+
+    #: Copies that append the messages to be sent and, unless they are a transpose, the old
+    #: values of blocks that may stay as they are.
+    before: CopyList
+    sent: MessageArrays
+    received: MessageArrays
+    #: Copies that take the messages that have arrived, and drop them.
+    after: CopyList
+
+
 @dataclass(frozen=True)
 class Description:
     """Blocks of arrays that a process sends, receives, and copies itself.
@@ -203,8 +216,8 @@ class Description:
         local = [
             [
                 Copy(
-                    _renumbered(copy.source, is_array_kept),
-                    _renumbered(copy.result, is_result_kept),
+                    copy.source.among(is_array_kept),
+                    copy.result.among(is_result_kept),
                 )
                 for copy in stage
                 if is_array_kept[copy.source.array]
@@ -220,41 +233,34 @@ class Description:
             new=None if self.new is None else tuple(filter(is_inexact, self.new)),
         )
 
-    def stages(self) -> tuple[CopyList, MessageArrays, MessageArrays, CopyList]:
-        """The copies before the messages, the messages, and the copies after them.
-
-        The copies before append the messages that are sent, and the old values of those
-        blocks received that may stay as they are. The copies after take the messages that
-        have arrived, and drop them.
-        """
+    @functools.cached_property
+    def stages(self) -> Stages:
+        """The three stages of the exchange, or of its transpose."""
         count = len(self.arrays)
         sent = MessageArrays(self.sent, self.arrays, count)
         received = MessageArrays(self.received, self.results, count)
         packing = list(itertools.starmap(Copy, sent.blocks))
-        appended = sent.types
-        shift = 0
+        appended, dropped, shift = sent.types, received.types, 0
         if self.new is None:
             packing += received.nullable_copies(count + len(sent.types))
             appended = [*sent.types, *received.nullable_types]
         else:
-            shift = count + len(received.types)
+            dropped, shift = [], count + len(received.types)
         packing.sort(key=lambda copy: copy.source.array)
-        unpacking = [
-            tuple(
-                Copy(source, result._replace(array=result.array + shift))
-                for source, result in stage
-            )
+        first, *local = (
+            [Copy(a, b._replace(array=b.array + shift)) for a, b in stage]
             for stage in ([Copy(b, a) for a, b in received.blocks], *self.local)
-        ]
-        first, *local = unpacking
-        first = tuple(sorted(first, key=lambda copy: copy.result.array))
-        dropped = received.types if self.new is None else []
-        return (
-            CopyList((tuple(packing),), appended=tuple(appended)),
-            sent,
-            received,
-            CopyList((first, *local), appended=self.new or (), dropped=tuple(dropped)),
         )
+        first.sort(key=lambda copy: copy.result.array)
+        before = CopyList((tuple(packing),), appended=tuple(appended))
+        after = CopyList(
+            tuple(map(tuple, (first, *local))),
+            appended=self.new or (),
+            dropped=tuple(dropped),
+        )
+        if self.is_transposed:
+            return Stages(after.transpose(), received, sent, before.transpose())
+        return Stages(before, sent, received, after)
 
     def with_batch(
         self, types: Sequence[ShapedArray], arrays: Sequence[ShapedArray]
@@ -270,14 +276,7 @@ def _with_arrays(
     """Messages with blocks of some arrays alone, without those that have none left."""
     selected = []
     for message in messages:
-        views = [
-            _renumbered(view, is_kept) for view in message.blocks if is_kept[view.array]
-        ]
+        views = [view.among(is_kept) for view in message.blocks if is_kept[view.array]]
         if views:
             selected.append(message._replace(blocks=tuple(views)))
     return tuple(selected)
-
-
-def _renumbered(view: View, is_kept: Sequence[bool]) -> View:
-    """A view of an array that is kept, by the index that it has among these."""
-    return view._replace(array=sum(is_kept[: view.array]))

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 
 from ..arguments.types import Array
 from ..operations._computed import where_null
-from ..operations._eager import ArrayOrLeaves, evaluate
-from ..operations._operation import Operation
+from ..operations._leaves import LeafOperation
 from ..operations._rules import as_primitive
 from ..operations._transposes import (
     Cotangents,
@@ -52,7 +51,7 @@ X = TypeVar("X")
 
 @as_primitive
 @dataclass(frozen=True)
-class BlockExchange(Operation):
+class BlockExchange(LeafOperation):
     """Exchange of blocks of arrays."""
 
     description: Description
@@ -60,7 +59,6 @@ class BlockExchange(Operation):
     name = "exchange_blocks"
     operands = ("fields",)
     is_collective = False
-    takes_leaves = True
 
     def call(
         self,
@@ -107,10 +105,9 @@ class BlockExchange(Operation):
 
     def messages_only(self) -> Exchange:
         """The second stage: it takes and gives the arrays of messages."""
-        _, sent, received, _ = self.description.stages()
-        if self.description.is_transposed:
-            sent, received = received, sent
-        return Exchange(self.communicator, sent.messages, received.messages)
+        stages = self.description.stages
+        sent, received = stages.sent.messages, stages.received.messages
+        return Exchange(self.communicator, sent, received)
 
     def pack(self, operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """Carry out the first stage.
@@ -119,34 +116,36 @@ class BlockExchange(Operation):
             Arrays for :meth:`unpack`, and the operands of :meth:`messages_only`.
 
         """
+        description, stages = self.description, self.description.stages
         arrays, others = self.split_operands(operands)
-        batch_shape = self.description.batch_shape(arrays)
-        table, ranks = self.description.split_dynamic(others)
-        packing, sent, received, unpacking = self.description.stages()
+        batch_shape = description.batch_shape(arrays)
+        table, ranks = description.split_dynamic(others)
+        results = stages.before.apply(arrays, table, len(batch_shape))
+        packed, messages = results[: len(arrays)], results[len(arrays) :]
 
         def zeros(x: ShapedArray) -> Array:
             return jnp.zeros((*batch_shape, *x.shape), x.dtype)
 
-        if self.description.is_transposed:
-            first = unpacking.transpose().apply(arrays, table, len(batch_shape))
-            packed, messages = first[: len(arrays)], first[len(arrays) :]
+        if description.is_transposed:
             # What PROC_NULL does not receive belongs to the blocks as they were.
             packed += [
                 where_null(rank, ranks, message, jnp.zeros_like(message))
                 for rank, message, may_be_null in zip(
-                    received.messages.ranks_of_leaves(),
+                    stages.sent.messages.ranks_of_leaves(),
                     messages,
-                    received.may_be_null,
+                    stages.sent.may_be_null,
                     strict=True,
                 )
                 if may_be_null
             ]
-            return packed, [*messages, *map(zeros, sent.types), *ranks]
-        first = packing.apply(arrays, table, len(batch_shape))[len(arrays) :]
-        messages, old = first[: len(sent.types)], iter(first[len(sent.types) :])
+            return packed, [*messages, *map(zeros, stages.received.types), *ranks]
+        sent_count = len(stages.sent.types)
+        messages, old = messages[:sent_count], iter(messages[sent_count:])
         buffers = [
-            next(old) if may_be_null and self.description.new is None else zeros(x)
-            for may_be_null, x in zip(received.may_be_null, received.types, strict=True)
+            next(old) if may_be_null and description.new is None else zeros(x)
+            for may_be_null, x in zip(
+                stages.received.may_be_null, stages.received.types, strict=True
+            )
         ]
         return [], [*messages, *buffers, *ranks]
 
@@ -165,37 +164,21 @@ class BlockExchange(Operation):
             The results of the exchange.
 
         """
+        description = self.description
         arrays, others = self.split_operands(operands)
-        count, batch = len(arrays), len(self.description.batch_shape(arrays))
-        table, _ = self.description.split_dynamic(others)
-        packing, _, _, unpacking = self.description.stages()
-        if self.description.is_transposed:
-            arrays = [*packed[:count], *arrived, *packed[count:]]
-            return packing.transpose().apply(arrays, table, batch)
-        results = unpacking.apply([*arrays, *arrived], table, batch)
-        return (
-            results
-            if self.description.new is None
-            else results[-len(self.description.new) :]
-        )
+        count, batch = len(arrays), len(description.batch_shape(arrays))
+        table, _ = description.split_dynamic(others)
+        if description.is_transposed:
+            arrays = packed[:count]
+        arrays = [*arrays, *arrived, *packed[count:]]
+        results = description.stages.after.apply(arrays, table, batch)
+        return results if description.new is None else results[-len(description.new) :]
 
     # The rules.
-
-    def check_avals(self, function: str, *avals: ShapedArray) -> None:
-        for aval in avals:
-            self.check_dtype(function, "fields", aval.dtype)
 
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         arrays, _ = self.split_operands(avals)
         return self.description.with_batch(self.description.results, arrays)
-
-    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        arrays, *others = operands
-        return self.bind(*arrays, *others)
-
-    def evaluate(self, *operands: Array) -> list[Array]:
-        arrays, others = self.split_operands(operands)
-        return evaluate(self, [list(arrays), *others]) or []
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
@@ -215,16 +198,14 @@ class BlockExchange(Operation):
         return self.transposed().bind(*cotangents, *others)
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
-        exchange = self.messages_only()
+        description, stages = self.description, self.description.stages
         arrays, others = self.split_operands(ctx.avals_in)
-        _, sent, received, _ = self.description.stages()
         packed_types: list[ShapedArray] = []
-        if self.description.is_transposed:
-            packed_types = [*self.description.arrays, *received.nullable_types]
-            sent, received = received, sent
+        if description.is_transposed:
+            packed_types = [*description.arrays, *stages.sent.nullable_types]
         packed_avals, sent_avals, received_avals = (
-            self.description.with_batch(types, arrays)
-            for types in (packed_types, sent.types, received.types)
+            description.with_batch(types, arrays)
+            for types in (packed_types, stages.sent.types, stages.received.types)
         )
 
         def pack(*operands: Array) -> list[Array]:
@@ -235,10 +216,10 @@ class BlockExchange(Operation):
 
         values = lower_with(ctx, pack, operands, ctx.avals_in)
         packed, messages = values[: len(packed_avals)], values[len(packed_avals) :]
-        _, rank_avals = self.description.split_dynamic(others)
+        _, rank_avals = description.split_dynamic(others)
         arrived = lower_part(
             ctx,
-            exchange.lower,
+            self.messages_only().lower,
             messages,
             avals_in=[*sent_avals, *received_avals, *rank_avals],
             avals_out=received_avals,

@@ -12,9 +12,8 @@ from ..arguments.dtypes import avals_of, carrier_aval
 from ..arguments.types import Array, DType
 from ..layout.packing import as_words, from_words, word_of
 from ..operations._arguments import bytes_of_a_row, like
-from ..operations._eager import ArrayOrLeaves, evaluate
+from ..operations._leaves import LeafOperation
 from ..operations._lowering import call_in_program
-from ..operations._operation import Operation
 from ..operations._ragged import first_rows
 from ..operations._rules import as_primitive
 from ..operations._transposes import (
@@ -36,7 +35,7 @@ from ..xla.jax_compat import (
 
 @as_primitive
 @dataclass(frozen=True)
-class LeafRows(Operation):
+class LeafRows(LeafOperation):
     """Moves rows of all operands but the last two, which are the counts of rows.
 
     As in `exchange`, JAX knows the leaves, and the handler has one array, which the program
@@ -49,12 +48,6 @@ class LeafRows(Operation):
     name = "migrate"
     operands = ("particles",)
     count_operands = 2
-    takes_leaves = True
-
-    def check_avals(self, function: str, *avals: ShapedArray) -> None:
-        leaves, _ = self.split_operands(avals)
-        for leaf in leaves:
-            self.check_dtype(function, "particles", leaf.dtype)
 
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         leaves, _ = self.split_operands(avals)
@@ -62,14 +55,6 @@ class LeafRows(Operation):
 
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
-
-    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        leaves, *counts = operands
-        return self.bind(*leaves, *counts)
-
-    def evaluate(self, *operands: Array) -> list[Array]:
-        leaves, counts = self.split_operands(operands)
-        return evaluate(self, [list(leaves), *counts]) or []
 
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         types, count_types = self.split_operands(ctx.avals_in)
