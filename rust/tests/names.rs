@@ -15,7 +15,7 @@ fn service(errors_return: usize) -> NameService<Recorder> {
     NameService::new(functions, handles)
 }
 
-/// What `body` gives back, and what it called.
+/// Result of `body`, and the calls of MPI that `body` made.
 fn calls_of<R>(body: impl FnOnce() -> R) -> (R, Vec<Recorded>) {
     (body(), recorded())
 }

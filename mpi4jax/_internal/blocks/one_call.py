@@ -94,7 +94,7 @@ class OneCall:
         )
 
     def call(self) -> _Call:
-        """What the call reads, writes, sends and receives."""
+        """The arrays, messages and copies of the call."""
         description = self.description
         packing = [Copy(*block) for block in self.sent.blocks]
         unpacking, *local = (

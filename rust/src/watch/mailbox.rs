@@ -240,19 +240,19 @@ impl Mailbox {
 }
 
 fn send_to(socket: SocketAddr, secret: Secret, body: &[u8], deadline: Instant) -> io::Result<()> {
-    let left = || {
-        let left = deadline.saturating_duration_since(Instant::now());
+    let remaining = || {
+        let remaining = deadline.saturating_duration_since(Instant::now());
         // Sockets take no zero as a timeout.
-        left.max(Duration::from_millis(1))
+        remaining.max(Duration::from_millis(1))
     };
-    let mut stream = TcpStream::connect_timeout(&socket, left().min(CONNECTING))?;
+    let mut stream = TcpStream::connect_timeout(&socket, remaining().min(CONNECTING))?;
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(left()))?;
+    stream.set_write_timeout(Some(remaining()))?;
     let mut packet = secret.to_vec();
     packet.extend((body.len() as u64).to_be_bytes());
     packet.extend(body);
     stream.write_all(&packet)?;
-    stream.set_read_timeout(Some(left()))?;
+    stream.set_read_timeout(Some(remaining()))?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;
     if answer == [RECEIVED] {

@@ -423,8 +423,8 @@ impl Watcher {
         let since = *self.failed_alone.get_or_insert(self.now);
         let rank = self.rank;
         // Where all ranks fail, the program is over by then.
-        let told = FAILED_ALONE.min(wait);
-        if !is_first && !self.has_told_of_failure && self.now - since >= told {
+        let told_after = FAILED_ALONE.min(wait);
+        if !is_first && !self.has_told_of_failure && self.now - since >= told_after {
             self.has_told_of_failure = true;
             let text = format!(
                 "mpi4jax: rank {rank} has failed ({}), and can't ask others whether they wait for \
@@ -433,7 +433,7 @@ impl Watcher {
             );
             self.actions.push(Action::Print(fit(&[text])));
         }
-        if self.now - since >= told + wait {
+        if self.now - since >= told_after + wait {
             let code = end.code;
             self.failed_alone = Some(f64::INFINITY);
             self.end_all(&format!("rank {rank} has failed"), code, None);

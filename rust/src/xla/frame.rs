@@ -117,8 +117,8 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// Array that a call may write: one of its results. An operand is none, unless a result takes its
-/// memory, as JAX may have other uses for it:
+/// Array that a call may write: one of its results. JAX may use an operand elsewhere, so a call may
+/// write the operand's memory only if a result takes that memory:
 ///
 /// ```compile_fail,E0423
 /// fn written(operand: _core::xla::Buffer) -> _core::xla::ResultBuffer {

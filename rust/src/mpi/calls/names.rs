@@ -86,7 +86,7 @@ impl<A: Abi> NameService<A> {
         let mut text: Vec<c_char> = vec![0; MAX_BYTES];
         // SAFETY: the name ends, and there is room for every text.
         let code = unsafe { (self.functions.lookup_name)(name.as_ptr(), info, text.as_mut_ptr()) };
-        // SAFETY: the last character is none.
+        // SAFETY: the text ends in the buffer, whose last byte stays zero.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
         (code == 0).then(|| text.to_string_lossy().into_owned())
     }
