@@ -174,8 +174,9 @@ fn finish() {
 /// Waits until the thread has processed what other ranks send at their end.
 extern "C" fn process_last_events() {
     if let Some(shared) = SHARED.get() {
-        let knows_traffic = || shared.knows_traffic.load(Ordering::Acquire);
-        wait_until(|| knows_traffic() && shared.has_taken_leave());
+        let awaits_traffic =
+            || ops::check_is_enabled() && !shared.knows_traffic.load(Ordering::Acquire);
+        wait_until(|| !awaits_traffic() && shared.has_taken_leave());
     }
 }
 
@@ -257,10 +258,9 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
         shared.has_taken_leave.store(false, Ordering::Release);
-        let awaits_traffic = ops::check_is_enabled() && !watcher.knows_traffic();
         shared
             .knows_traffic
-            .store(!awaits_traffic, Ordering::Release);
+            .store(watcher.knows_traffic(), Ordering::Release);
         process.look(lock(&END).clone(), is_ending);
         watcher.set_isolation(match &*lock(&shared.isolation) {
             Isolation::Because(why) => Some(why.clone()),
