@@ -315,6 +315,7 @@ def start_watching(
     all_hosts: bool,
     names: tuple[int, int, int, int] | str,
     has_threads: bool,
+    compares_traffic: bool,
     report_after: float,
     timeout: float | None,
     end_deadlocks: bool,
@@ -325,7 +326,8 @@ def start_watching(
     not. `whereabouts` says where Python's threads are: it gets the system's numbers of
     those that are in calls. `names` has the handles of `MPI_COMM_WORLD`, `MPI_COMM_SELF`,
     `MPI_INFO_NULL` and `MPI_ERRORS_RETURN`, or says why MPI's name service can't be called.
-    With `has_threads`, any thread may call MPI.
+    With `has_threads`, any thread may call MPI; with `compares_traffic`, rank 0 reports
+    messages that were never received.
     """
 
 def isolation() -> str | None:

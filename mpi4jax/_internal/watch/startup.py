@@ -43,6 +43,7 @@ def start() -> None:
         all_hosts=sys.platform == "linux" and processes_on_node() < comm.Get_size(),
         names=_names(),
         has_threads=MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+        compares_traffic=settings.check,
         report_after=settings.hang_report or math.inf,
         timeout=settings.timeout,
         end_deadlocks=settings.on_deadlock == "abort" and settings.hang_report != 0,

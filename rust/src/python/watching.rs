@@ -35,10 +35,11 @@ pub enum Names {
 /// `host`; others may be on other machines (`all_hosts`) or not. `whereabouts` says where Python's threads
 /// are; it gets the system's numbers of those that are in calls. `names` has the handles of
 /// `MPI_COMM_WORLD`, `MPI_COMM_SELF`, `MPI_INFO_NULL` and `MPI_ERRORS_RETURN`, or says why MPI's name service
-/// can't be called. With `has_threads`, any thread may call MPI.
+/// can't be called. With `has_threads`, any thread may call MPI; with `compares_traffic`, rank 0 reports
+/// messages that were never received.
 #[pyfunction]
 #[pyo3(signature = (
-    rank, size, host, whereabouts, *, all_hosts, names, has_threads, report_after, timeout, end_deadlocks,
+    rank, size, host, whereabouts, *, all_hosts, names, has_threads, compares_traffic, report_after, timeout, end_deadlocks,
 ))]
 #[expect(clippy::too_many_arguments, reason = "Python passes them by name")]
 pub fn start_watching(
@@ -49,6 +50,7 @@ pub fn start_watching(
     all_hosts: bool,
     names: Names,
     has_threads: bool,
+    compares_traffic: bool,
     report_after: f64,
     timeout: Option<f64>,
     end_deadlocks: bool,
@@ -109,6 +111,7 @@ pub fn start_watching(
         all_hosts,
         names,
         has_threads,
+        compares_traffic,
         settings,
     };
     if let Some(core) = loaded() {

@@ -39,6 +39,8 @@ pub struct Start {
     pub names: Result<NameHandles, String>,
     /// Whether any thread may call MPI.
     pub has_threads: bool,
+    /// Whether rank 0 compares, at the end, the messages that all ranks have sent and received.
+    pub compares_traffic: bool,
     /// Settings of the user.
     pub settings: Settings,
 }
@@ -48,6 +50,7 @@ struct Shared {
     /// Mailbox of this rank, unless the system gives this process no socket.
     mailbox: Option<Arc<Mailbox>>,
     isolation: Mutex<Isolation>,
+    compares_traffic: bool,
     /// Whether the thread of this rank, which ends, has processed all events and sent all messages.
     has_taken_leave: AtomicBool,
     /// Whether this rank awaits no more counts of messages from others.
@@ -160,7 +163,7 @@ fn finish() {
         wait_until(|| *lock(&shared.isolation) != Isolation::Unknown);
         IS_ENDING.store(true, Ordering::Release);
         wake();
-        if fails || ops::check_is_enabled() {
+        if fails || shared.compares_traffic {
             wait_until(|| shared.has_taken_leave());
             // SAFETY: the function may be called while the process exits, and this library is not
             // unloaded.
@@ -175,7 +178,7 @@ fn finish() {
 extern "C" fn process_last_events() {
     if let Some(shared) = SHARED.get() {
         let awaits_traffic =
-            || ops::check_is_enabled() && !shared.knows_traffic.load(Ordering::Acquire);
+            || shared.compares_traffic && !shared.knows_traffic.load(Ordering::Acquire);
         wait_until(|| !awaits_traffic() && shared.has_taken_leave());
     }
 }
@@ -187,7 +190,7 @@ fn directory_of<A: Abi>(functions: &'static Functions<A>, start: &Start) -> Box<
         timeout,
         ..
     } = start.settings;
-    if !report_after.is_finite() && timeout.is_none() && !ops::check_is_enabled() {
+    if !report_after.is_finite() && timeout.is_none() && !start.compares_traffic {
         return Box::new(Missing("reports are turned off".into()));
     }
     if let Some(pmix) = Pmix::find() {
@@ -220,6 +223,7 @@ pub fn start<A: Abi>(start: Start) {
         Shared {
             mailbox: mailbox.ok(),
             isolation: Mutex::new(isolation),
+            compares_traffic: start.compares_traffic,
             has_taken_leave: AtomicBool::new(false),
             knows_traffic: AtomicBool::new(false),
         }
@@ -253,7 +257,7 @@ fn watch<A: Abi>(functions: &'static Functions<A>, start: &Start, shared: &'stat
     publish(shared, start.size);
     let mut watcher = Watcher::new(start.rank, start.size, &start.host, start.settings);
     let mut process = Observer::new(start.settings.report_after);
-    let mut has_sent_traffic = !ops::check_is_enabled();
+    let mut has_sent_traffic = !start.compares_traffic;
     let mut lost = Vec::new();
     loop {
         let is_ending = IS_ENDING.load(Ordering::Acquire);
