@@ -219,11 +219,11 @@ def shallow_water(effort: Effort) -> Samples:
 
     def with_edges(fields: jax.Array, change: list[jax.Array]) -> jax.Array:
         """The new fields, where they take ghost cells as well."""
-        last = grid.plan.shape[0] - 1
+        last = grid.plan.local_shape[0] - 1
         for row in 0, last:
             bands = tendencies(grid, fields[:, row : row + 3], row)
             change = [x.at[row].set(y[0]) for x, y in zip(change, bands, strict=True)]
-        for column in 0, grid.plan.shape[1] - 1:
+        for column in 0, grid.plan.local_shape[1] - 1:
             bands = tendencies(grid, fields[:, :, column : column + 3])
             pairs = zip(change, bands, strict=True)
             change = [x.at[:, column].set(y[:, 0]) for x, y in pairs]

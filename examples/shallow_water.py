@@ -63,7 +63,7 @@ class Grid:
         processes = comm.Create_cart((self.rows, self.columns), periods=(False, True))
         self.plan = Plan(processes, shape=(ny, nx))
         first = self.plan.offset[0]
-        self.at_south, self.at_north = first == 0, first + self.plan.shape[0] == ny
+        self.at_south, self.at_north = first == 0, first + self.plan.local_shape[0] == ny
 
         # The fastest waves of the grid have the frequency 2 / (time to cross a cell),
         # and the scheme is stable up to a frequency of 0.72 / dt.
@@ -149,7 +149,7 @@ def tendencies(grid: Grid, fields: jax.Array, first_row: int = 0) -> list[jax.Ar
         - (bernoulli[1:, :-1] - bernoulli[:-1, :-1]) / dy
         + grid.viscosity * laplacian(grid, v)
     )
-    if grid.at_north and first_row + rows == grid.plan.shape[0]:
+    if grid.at_north and first_row + rows == grid.plan.local_shape[0]:
         # The last faces are in the wall.
         d_v = d_v.at[-1, :].set(0.0)
     return [d_eta, d_u, d_v]
@@ -290,7 +290,7 @@ def main() -> int:
     args = parse_arguments()
     grid = Grid(args.nx, args.ny)
     fields = initial_state(grid)
-    nothing = jnp.zeros((3, *grid.plan.shape), jnp.float32)
+    nothing = jnp.zeros((3, *grid.plan.local_shape), jnp.float32)
     state = fields, nothing, nothing
     mass = mass_anomaly(fields)
 

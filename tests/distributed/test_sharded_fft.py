@@ -8,10 +8,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
+from sample import seeds
 
 from mpi4jax import fft
 from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
-from mpi4jax.pencil import Layout, MeshLayout
+from mpi4jax.pencil import Layout
 
 pytestmark = pytest.mark.skipif(
     not allows_sharded_programs(), reason="JAX < 0.9.1 has no operations in a shard_map"
@@ -57,7 +58,7 @@ def run(spread):
 def test_redistribution(any_mesh, run, shape, is_checked):
     dims = any_mesh.devices.ndim
     whole = random_whole(*shape)
-    first = MeshLayout(any_mesh, shape, range(dims))
+    first = Layout(any_mesh, shape, range(dims))
     last = first.with_axes(range(1, dims + 1))
 
     def there_and_back(x):
@@ -92,7 +93,7 @@ def test_the_sharding_of_a_layout(any_mesh, assert_is):
 def test_axes_in_another_order(grid, run):
     """One axis of the mesh after the other, by way of one that is not divided."""
     whole = random_whole(4, 6, 5)
-    first = MeshLayout(grid, whole.shape, (0, 1))
+    first = Layout(grid, whole.shape, (0, 1))
     other = first.with_axes((1, 0))
     moved = run(lambda x: first.redistribute(x, to=other), whole, first, other, True)
     np.testing.assert_array_equal(moved, whole)
@@ -102,7 +103,7 @@ def test_axes_in_another_order(grid, run):
 @pytest.mark.parametrize("shape", [(8, 4, 12), (5, 7, 3)], ids=["even", "uneven"])
 def test_plan(any_mesh, run, shape, is_real, is_checked):
     whole = random_whole(*shape)
-    layout = MeshLayout(any_mesh, shape, range(any_mesh.devices.ndim))
+    layout = Layout(any_mesh, shape, range(any_mesh.devices.ndim))
     plan = fft.Plan(layout, real=is_real)
     expected = (np.fft.rfftn if is_real else np.fft.fftn)(whole)
     modes = run(plan.forward, whole, layout, plan.spectral, is_checked)
@@ -121,7 +122,7 @@ def test_plan(any_mesh, run, shape, is_real, is_checked):
 def test_in_a_loop_with_gradients(any_mesh, run, is_checked):
     shape = (4, 5, 6)
     whole = random_whole(*shape)
-    layout = MeshLayout(any_mesh, shape, range(any_mesh.devices.ndim))
+    layout = Layout(any_mesh, shape, range(any_mesh.devices.ndim))
     plan = fft.Plan(layout, real=True)
 
     def steps(forward, backward, x):
@@ -131,10 +132,7 @@ def test_in_a_loop_with_gradients(any_mesh, run, is_checked):
         def loss(x):
             return jnp.sum(jnp.sin(steps(plan.forward, plan.backward, x)) * inside)
 
-        inside = layout.part_along(0, np.ones(shape[0]))[:, None, None]
-        for axis in layout.axes[1:]:
-            rows = layout.part_along(axis - 3, np.ones(shape[axis]))
-            inside = inside * rows.reshape([-1 if n == axis else 1 for n in range(3)])
+        inside = layout.part(np.ones(shape))
         return jax.grad(loss)(x)
 
     def expected_loss(x):
@@ -156,16 +154,70 @@ def test_sharded_arrays(any_mesh, spread, assert_is, name):
         assert_is(result, expected, rtol=1e-10, atol=1e-10)
 
 
+def names_of_functions():
+    ends = [f"{real}fft{axes}" for real in ("", "r") for axes in ("", "2", "n")]
+    return [f"{inverse}{end}" for inverse in ("", "i") for end in ends]
+
+
+@pytest.mark.parametrize("name", names_of_functions())
+@pytest.mark.parametrize("seed", seeds(2))
+def test_functions_of_numpy(any_mesh, spread, assert_is, name, seed):
+    """Random axes, sizes and norms."""
+    random = np.random.default_rng([471, seed])
+    multiples = [int(n) for n in random.integers(1, 4, 4)]
+    whole = random.normal(size=[SIZE * n for n in multiples])
+    if not name.startswith("rfft"):
+        whole = whole + 1j * random.normal(size=whole.shape)
+    count = {"": 1, "2": 2, "n": int(random.integers(1, 5))}[name.partition("fft")[2]]
+    axes = [int(axis) - 4 for axis in random.permutation(4)[:count]]
+    # The results can be sharded, too: their sizes are divided evenly.
+    sizes = [2 * SIZE * int(n) for n in random.integers(1, 3, count)]
+    divided = [int(axis) for axis in random.permutation(3)[: any_mesh.devices.ndim]]
+    if "rfft" in name:
+        divided = [n for n in divided if n - 4 != axes[-1]]
+    spec = [None] * 4
+    for axis, mesh_axis in zip(divided, any_mesh.axis_names, strict=False):
+        spec[axis] = mesh_axis
+    norm = str(random.choice(["backward", "ortho", "forward"]))
+    options = (
+        {"n": sizes[0], "axis": axes[0]}
+        if name.endswith("fft")
+        else {"s": sizes, "axes": axes}
+    )
+    expected = getattr(np.fft, name)(whole, **options, norm=norm)
+    result = getattr(fft, name)(spread(whole, any_mesh, *spec), **options, norm=norm)
+    assert_is(result, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 12), (5, 7, 3)], ids=["even", "uneven"])
+def test_whole_arrays(any_mesh, run, shape, is_checked):
+    """`gather` gives what JAX has as the array, and `scatter` what it has as the part."""
+    layout = Layout(any_mesh, shape, range(any_mesh.devices.ndim))
+    whole = random_whole(*shape)
+
+    def check(x):
+        gathered = layout.gather({"x": x})["x"]
+        assert gathered.shape == shape
+        own = layout.scatter(gathered)
+        assert own.shape == x.shape == layout.local_shape
+        return own + layout.scatter(jnp.asarray(whole)) + layout.part(whole)
+
+    result = run(check, whole, layout, layout, is_checked)
+    np.testing.assert_array_equal(result, 3 * whole)
+
+
 def test_wrong_arguments(mesh, spread):
-    layout = MeshLayout(mesh, (4, 5), [0])
-    with pytest.raises(TypeError, match="`mesh` must be a jax.sharding.Mesh"):
-        MeshLayout(MPI.COMM_WORLD, (4, 5), [0])
+    layout = Layout(mesh, (4, 5), [0])
+    with pytest.raises(TypeError, match="`comm` must be a communicator of comm.Create_"):
+        Layout(3, (4, 5), [0])
     of_ranks = Layout(MPI.COMM_WORLD.Create_cart([SIZE]), (4, 5), [0])
-    with pytest.raises(TypeError, match="`to` must be a pencil.MeshLayout"):
+    with pytest.raises(ValueError, match="expected layouts of communicators, or two on"):
         layout.redistribute(np.zeros(layout.local_shape), to=of_ranks)
-    with pytest.raises(NotImplementedError, match="does not know which part it has"):
+    with pytest.raises(ValueError, match="a layout on a mesh, where one program runs"):
         _ = layout.slices
-    with pytest.raises(TypeError, match="got no `layout`, and ndarray without a Named"):
+    with pytest.raises(
+        TypeError, match="without a NamedSharding, expected an array that is"
+    ):
         fft.fftn(np.zeros((4, 5)))
     if SIZE > 1:
         with pytest.raises(ValueError, match="outside of a program on the plan's mesh"):

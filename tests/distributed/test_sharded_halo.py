@@ -157,7 +157,8 @@ def test_whole_fields(run, grid_of_mesh):
     reference = halo.Plan(grid_of_ranks((True, False)), 1, shape=shape)
     whole = np.random.default_rng(0).normal(size=shape)
     own = np.asarray(reference.without_ghosts(reference.scatter(whole)))
-    assert plan.shape == reference.shape == own.shape
+    assert plan.local_shape == reference.local_shape == own.shape
+    assert plan.shape == reference.shape == shape
     np.testing.assert_array_equal(whole_of(own), whole)
 
     def body(x):

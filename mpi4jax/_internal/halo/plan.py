@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar, overload
 
@@ -12,27 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments.checks import (
-    array_of_others,
-    check_callable,
-    integer,
-    integers,
-    jax_array,
-    reject,
-)
-from ..arguments.types import Array, DType, Integer, Op, PyTree, Scalar, Unchecked
+from ..arguments.checks import check_callable, integer, integers
+from ..arguments.types import Array, Integer, Op, PyTree, Scalar, Unchecked
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
+from ..grids.division import DividedAxis, Division
+from ..grids.grid import Grid
+from ..grids.plan import GridPlan, Leaf
 from ..layout.packing import Tree
 from ..mpi import handles
-from ..mpi.handles import Communicator
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
-from ..operations._arguments import known_root
-from ..operations._eager import on_own_devices, run_named
-from .axis import Axis
-from .grid import Grid
+from ..operations._eager import on_own_devices
 from .slabs import CellGhosts, Direction, Extent, Geometry
-from .whole import FieldAxis, GatherCall, Leaf, ScatterCall, buffer_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,7 +31,7 @@ R = TypeVar("R")
 MAX_SHARED = 1
 
 
-class Plan(GhostPlan):
+class Plan(GhostPlan, GridPlan):
     """How the processes of a Cartesian communicator exchange ghost cells.
 
     Each process has a part of every field, with ghost cells around it: copies of cells of
@@ -86,9 +76,7 @@ class Plan(GhostPlan):
         names: str | Sequence[Hashable] | None = None,
         periods: Sequence[bool] | None = None,
     ) -> None:
-        self._grid = grid = _grid_of(comm, names, periods)
-        #: The communicator of the grid of processes.
-        self.comm = grid.comm
+        self._grid = grid = Grid.of("halo.Plan", comm, names, periods)
         self._communicator = handles.communicator("halo.Plan", grid.comm)
         ndim = len(grid.dims)
         positions = _integers("axes", range(-ndim, 0) if axes is None else axes, ndim)
@@ -96,21 +84,26 @@ class Plan(GhostPlan):
             raise ValueError(
                 f"halo.Plan got {list(positions)} for argument `axes`: one twice"
             )
-        cells = [None] * ndim if shape is None else _integers("shape", shape, ndim, 1)
+        cells = (0,) * ndim if shape is None else _integers("shape", shape, ndim, 1)
+        self._has_shape = shape is not None
         widths = _widths(width, ndim)
         self.corners = bool(corners)
-        unknown = [None] * ndim
-        self.axes = tuple(
-            Axis(position, lower, upper, *of_grid)
-            for position, (lower, upper), *of_grid in zip(
-                positions,
-                widths,
-                grid.dims,
-                grid.periods,
-                grid.coordinates or unknown,
-                grid.names or unknown,
-                cells,
-                strict=True,
+        #: The divided axes of the arrays.
+        self.axes = positions
+        #: The numbers of ghost cells on the lower and the upper side of each axis.
+        self.widths = tuple(widths)
+        self._axes = tuple(
+            DividedAxis(
+                position,
+                count,
+                processes,
+                lower,
+                upper,
+                is_periodic,
+                is_even=grid.is_on_mesh,
+            )
+            for position, count, processes, (lower, upper), is_periodic in zip(
+                positions, cells, grid.dims, widths, grid.periods, strict=True
             )
         )
         self._check_division()
@@ -140,8 +133,7 @@ class Plan(GhostPlan):
         )
 
     def __repr__(self) -> str:
-        widths = [(axis.lower, axis.upper) for axis in self.axes]
-        dims = [axis.processes for axis in self.axes]
+        dims, widths = list(self._grid.dims), list(self.widths)
         return f"<halo.Plan: {dims} processes, ghost cells {widths}>"
 
     @overload
@@ -257,76 +249,42 @@ class Plan(GhostPlan):
             fill_value: The value of ghost cells at a non-periodic edge of the grid.
 
         """
-        function = "halo.Plan.scatter"
-        communicator = self._communicator_of(function)
-        root = self._known_root("scatter", root)
-        tree, arrays, axes = Tree("fields", fields), [], []
-        own_rank = self.comm.Get_rank()
-        has_field = root in (None, own_rank)
-        for name, x in tree.named_leaves():
-            array = (jax_array if has_field else array_of_others)(function, name, x)
-            axes_of_field = self._whole_axes("scatter", name, array)
-            axes.append(axes_of_field)
-            arrays.append(array if has_field else buffer_of(x, axes_of_field))
-            if own_rank == (root or 0):
-                _warn_of_narrowing(name, x)
-        call = ScatterCall(communicator, tuple(axes), root)
-        parts = run_named(function, call, [arrays, jnp.asarray(fill_value)])
-        return tree.with_leaves(parts or [])
-
-    @overload
-    def gather(self, fields: T, *, root: None = None) -> T: ...
-
-    @overload
-    def gather(self, fields: T, *, root: Integer) -> T | None: ...
-
-    @on_own_devices
-    def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
-        """Join the parts of all processes, without their ghost cells.
-
-        Arguments:
-            fields: An array, or a tree of arrays.
-            root (int): The one process that gets them, if not all do.
-
-        Returns:
-            The fields of the whole grid, or None on a process that does not get them.
-
-        """
-        function = "halo.Plan.gather"
-        communicator = self._communicator_of(function)
-        self._check_shape("gather")
-        root = self._known_root("gather", root)
-        tree = Tree("fields", fields)
-        arrays, axes = [], []
-        for name, x in tree.jax_arrays(function):
-            arrays.append(x)
-            axes.append(self._part_axes(x, self._extents("gather", name, x)))
-        call = GatherCall(communicator, tuple(axes), root)
-        whole_fields = run_named(function, call, [arrays])
-        if root is not None and root != communicator.rank:
-            return None
-        return tree.with_leaves(whole_fields or [])
+        return self._scatter(fields, root, fill_value)
 
     @property
     def offset(self) -> tuple[int | Array, ...]:
         """The index of the first own cell of this process in the whole grid."""
         self._check_shape("offset")
         self._check_program("offset")
-        return tuple(axis.offset() for axis in self.axes)
+        coordinates = self._grid.program_coordinates() or self._coordinates
+        pairs = zip(self._axes, coordinates, strict=True)
+        return tuple(axis.start(coordinate) for axis, coordinate in pairs)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of own cells of this process along each axis."""
+        """The number of cells of the whole grid along each divided axis."""
         self._check_shape("shape")
-        return tuple(len(axis.own_part()) for axis in self.axes)
+        return tuple(axis.cells for axis in self._axes)
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The number of own cells of this process along each divided axis."""
+        self._check_shape("local_shape")
+        pairs = zip(self._axes, self._coordinates, strict=True)
+        return tuple(axis.local_cells(coordinate) for axis, coordinate in pairs)
 
     def shares_points(self, field: Array) -> bool:
         """Whether a field is staggered: neighbors have points in common."""
         extents = self._extents("without_ghosts", "fields", field)
         return any(extent.shared for extent in extents)
 
+    @property
+    def _coordinates(self) -> tuple[int, ...]:
+        """The coordinates of this process, or on a mesh of the first one."""
+        return self._grid.coordinates or (0,) * len(self._axes)
+
     def _check_shape(self, name: str) -> None:
-        if any(axis.cells is None for axis in self.axes):
+        if not self._has_shape:
             raise ValueError(
                 f"halo.Plan.{name} has to know how many cells there are in all: make the "
                 "plan with shape=..."
@@ -334,34 +292,18 @@ class Plan(GhostPlan):
 
     def _check_division(self) -> None:
         """Refuse parts of different sizes on a mesh, where all run the same program."""
-        for axis in self.axes:
-            if axis.coordinate is None and (axis.cells or 0) % axis.processes:
+        for axis, name in zip(self._axes, self._grid.names or (), strict=False):
+            if axis.cells % axis.processes:
                 raise ValueError(
                     f"halo.Plan got {axis.cells} cells for argument `shape` along "
-                    f"{axis.name!r}, expected a multiple of the {axis.processes} processes "
+                    f"{name!r}, expected a multiple of the {axis.processes} processes "
                     "along this axis of the mesh"
                 )
 
     def _check_program(self, function: str) -> None:
         self._grid.check_program(f"halo.Plan.{function}")
 
-    def _known_root(self, function: str, root: Integer | None) -> int | None:
-        if root is None:
-            self._check_program(function)
-            return None
-        if self._grid.names is not None:
-            raise ValueError(
-                f"halo.Plan.{function} got {root!r} for argument `root` of a plan on a "
-                "mesh, where all processes run one program, expected None"
-            )
-        return known_root(f"halo.Plan.{function}", root, self._communicator)
-
     # The arrays.
-
-    def _communicator_of(self, function: str) -> Communicator:
-        communicator = super()._communicator_of(function)
-        is_on_mesh = self._grid.names is not None
-        return handles.communicator(function, self.comm) if is_on_mesh else communicator
 
     def _fields(self, name: str, fields: PyTree) -> Fields:
         """The fields of a call, checked."""
@@ -376,41 +318,39 @@ class Plan(GhostPlan):
         ranks: tuple[Array, ...] = ()
         if arrays and not ghosts.is_empty:
             self._check_program(name)
-            if self._grid.names is not None and self._geometry.groups:
+            if self._geometry.groups:
                 ranks = self._grid.ranks(self._shifts)
         return Fields(arrays, tree.structure, ghosts, ranks=ranks)
-
-    def _positions(self, ndim: int) -> list[int]:
-        """The positions of the plan's axes in an array, not negative."""
-        return [axis.position % ndim for axis in self.axes]
 
     def _sizes(self, function: str, name: str, x: Leaf) -> list[int]:
         """The size of an array along each of the plan's axes."""
         shape = jnp.shape(x)
-        for axis in self.axes:
-            if not -len(shape) <= axis.position < len(shape):
+        for position in self.axes:
+            if not -len(shape) <= position < len(shape):
                 raise ValueError(
                     f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
-                    f"which has no axis {axis.position}"
+                    f"which has no axis {position}"
                 )
-        if len(set(self._positions(len(shape)))) < len(self.axes):
-            positions = [axis.position for axis in self.axes]
+        if len({position % len(shape) for position in self.axes}) < len(self.axes):
             raise ValueError(
                 f"halo.Plan.{function} got an array of shape {shape} for `{name}`, "
-                f"in which two of the axes {positions} are one"
+                f"in which two of the axes {list(self.axes)} are one"
             )
-        return [shape[axis.position] for axis in self.axes]
+        return [shape[position] for position in self.axes]
 
     def _extents(self, function: str, name: str, x: Leaf) -> tuple[Extent, ...]:
         extents = []
-        for axis, size in zip(self.axes, self._sizes(function, name, x), strict=True):
+        sizes = self._sizes(function, name, x)
+        for axis, coordinate, size in zip(
+            self._axes, self._coordinates, sizes, strict=True
+        ):
             shared = 0
-            if axis.cells is not None:
-                shared = size - len(axis.own_part()) - axis.lower - axis.upper
+            if self._has_shape:
+                cells, ghosts = axis.local_cells(coordinate), axis.lower + axis.upper
+                shared = size - cells - ghosts
                 if not 0 <= shared <= MAX_SHARED:
-                    count, ghosts = len(axis.own_part()), axis.lower + axis.upper
                     raise ValueError(
-                        f"{_expected(function, name, x, count + ghosts, axis)}: {count} "
+                        f"{_expected(function, name, x, cells + ghosts, axis)}: {cells} "
                         f"cells of this process, with {axis.lower} and {axis.upper} ghost "
                         "cells"
                     )
@@ -429,44 +369,48 @@ class Plan(GhostPlan):
         """A field with ghost cells around its own points."""
         self._sizes("with_ghosts", name, own)  # it has these axes
         padding = [(0, 0)] * own.ndim
-        for axis, position in zip(self.axes, self._positions(own.ndim), strict=True):
-            padding[position] = (axis.lower, axis.upper)
+        for axis in self._axes:
+            padding[axis.position] = (axis.lower, axis.upper)
         return jnp.pad(own, padding, constant_values=fill_value)
 
     def _strip(self, x: Array, extents: Sequence[Extent]) -> Array:
         """The own points of a field."""
-        for axis, extent in zip(self.axes, extents, strict=True):
+        for position, extent in zip(self.axes, extents, strict=True):
             own = extent.own
-            x = jax.lax.slice_in_dim(x, own.start, own.stop, axis=axis.position)
+            x = jax.lax.slice_in_dim(x, own.start, own.stop, axis=position)
         return x
 
     # Whole fields.
 
-    def _whole_axes(self, function: str, name: str, x: Leaf) -> tuple[FieldAxis, ...]:
-        """The divided axes of a whole field."""
-        sizes = self._sizes(function, name, x)
-        axes = []
-        for axis, position, size in zip(
-            self.axes, self._positions(len(jnp.shape(x))), sizes, strict=True
-        ):
-            cells = size if axis.cells is None else axis.cells
-            if not cells <= size <= cells + MAX_SHARED:
-                raise ValueError(_expected(function, name, x, cells, axis))
-            axes.append(FieldAxis(axis, position, cells, size - cells))
-        return tuple(axes)
+    def _whole_division(self, function: str, name: str, x: Leaf) -> Division:
+        extras = []
+        for axis, size in zip(self._axes, self._sizes(function, name, x), strict=True):
+            extras.append(size - axis.cells if self._has_shape else 0)
+            if not 0 <= extras[-1] <= MAX_SHARED:
+                raise ValueError(_expected(function, name, x, axis.cells, axis))
+        return self._division(jnp.shape(x), extras)
 
-    def _part_axes(self, x: Array, extents: Sequence[Extent]) -> tuple[FieldAxis, ...]:
-        """The divided axes of the whole field that an array is a part of."""
-        axes = []
-        for axis, position, extent in zip(
-            self.axes, self._positions(x.ndim), extents, strict=True
-        ):
-            assert axis.cells is not None
-            axes.append(FieldAxis(axis, position, axis.cells, extent.shared))
-        return tuple(axes)
+    def _part_division(self, function: str, name: str, x: Array) -> Division:
+        self._check_shape(function)
+        extents, shape = self._extents(function, name, x), [*x.shape]
+        for axis, extent in zip(self._axes, extents, strict=True):
+            shape[axis.position] = axis.cells + extent.shared
+        return self._division(shape, [extent.shared for extent in extents])
+
+    def _division(self, shape: Sequence[int], extras: Sequence[int]) -> Division:
+        """The division of whole fields, with extra points where they are staggered."""
+        axes = (
+            axis._replace(
+                position=axis.position % len(shape) - len(shape),
+                cells=shape[axis.position] - extra,
+                extra=extra,
+            )
+            for axis, extra in zip(self._axes, extras, strict=True)
+        )
+        return Division(tuple(shape), tuple(axes))
 
 
-def _expected(function: str, name: str, x: Leaf, points: int, axis: Axis) -> str:
+def _expected(function: str, name: str, x: Leaf, points: int, axis: DividedAxis) -> str:
     """Text of the error for a field that fits neither the cells nor their faces."""
     return (
         f"halo.Plan.{function} got an array of shape {jnp.shape(x)} for `{name}`, expected "
@@ -475,46 +419,9 @@ def _expected(function: str, name: str, x: Leaf, points: int, axis: Axis) -> str
     )
 
 
-def _warn_of_narrowing(name: str, x: Leaf) -> None:
-    """Warn once of a field that loses half of its digits, as JAX has them."""
-    if isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.inexact):
-        dtype = jax.dtypes.canonicalize_dtype(x.dtype)
-        if dtype.itemsize < x.dtype.itemsize and dtype not in _narrowed:
-            _narrowed.add(dtype)
-            warnings.warn(
-                f"halo.Plan.scatter got a {x.dtype} array for `{name}`, and makes it "
-                f"{dtype}, as JAX has 64-bit types off. Turn them on at the start of the "
-                'program by jax.config.update("jax_enable_x64", True), or by the '
-                f"environment variable JAX_ENABLE_X64=1, or pass x.astype({str(dtype)!r})",
-                stacklevel=4,
-            )
-
-
-#: The types that users were warned of.
-_narrowed: set[DType] = set()
-
-
 def _by_axis(directions: Sequence[Direction]) -> tuple[tuple[Direction, ...], ...]:
     groups = itertools.groupby(directions, lambda direction: direction.axis)
     return tuple(tuple(group) for _, group in groups)
-
-
-def _grid_of(
-    comm: Unchecked, names: str | Sequence[Hashable] | None, periods: Sequence[bool] | None
-) -> Grid:
-    """The grid of processes that an argument `comm` stands for."""
-    if isinstance(comm, jax.sharding.Mesh):
-        return Grid.of_mesh("halo.Plan", comm, names, periods)
-    if not isinstance(comm, MPI.Comm):
-        expected = "a communicator of comm.Create_cart(...), or a jax.sharding.Mesh"
-        reject("halo.Plan", "comm", expected, comm)
-    if names is not None or periods is not None:
-        raise ValueError(
-            "halo.Plan got arguments `names` or `periods` with a communicator, which has "
-            "axes and periods of its own, expected these with a mesh only"
-        )
-    handles.communicator("halo.Plan", comm)  # raises if one can't communicate on it
-    return Grid.of_communicator("halo.Plan", comm)
 
 
 def _integers(

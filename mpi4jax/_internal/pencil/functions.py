@@ -1,4 +1,4 @@
-"""Fourier transforms with the names and arguments of NumPy's."""
+"""Fourier transforms of sharded arrays, with the names and arguments of NumPy's."""
 
 from __future__ import annotations
 
@@ -9,196 +9,173 @@ from typing import ClassVar
 import jax
 from jax.sharding import NamedSharding
 
-from ..arguments.checks import integers
-from ..arguments.types import Array, PyTree, Unchecked
+from ..arguments.checks import describe, integers
+from ..arguments.types import Array, Unchecked
 from ..mpi.handles import Communicator
 from ..operations._eager import PlanCall, on_own_devices, run_named
 from .layout import Layout
-from .on_mesh import MeshLayout
 from .transforms import Chain, axes_of, chain_of, check_norm, check_real
 
 
 def fftn(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
-    """The transform of a divided array, as :func:`numpy.fft.fftn` has it.
+) -> Array:
+    """The transform of a sharded array, as :func:`numpy.fft.fftn` has it.
+
+    A :class:`Plan` transforms arrays of which each process has a part.
 
     Arguments:
-        x: The part of this process, of an array or of a tree of them. Or, without a layout,
-            an array that is sharded over a mesh of processes.
+        x: An array that is sharded over a mesh of processes.
         s, axes, norm: As for NumPy.
-        layout (mpi4jax.pencil.Layout): How the array is divided.
 
     Returns:
-        The part of this process of the transform, and the layout of that. Without a layout,
-        the transform, sharded as the operand.
+        The transform, sharded as the operand.
 
     """
-    return _transform("fftn", x, layout, s, axes, norm)
+    return _transform("fftn", x, s, axes, norm)
 
 
 def ifftn(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """The inverse of :func:`fftn`."""
-    return _transform("ifftn", x, layout, s, axes, norm)
+    return _transform("ifftn", x, s, axes, norm)
 
 
 def rfftn(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """The transform of real numbers, which has half of the modes along the last axis."""
-    return _transform("rfftn", x, layout, s, axes, norm)
+    return _transform("rfftn", x, s, axes, norm)
 
 
 def irfftn(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """The inverse of :func:`rfftn`. Without ``s``, the last axis gets an even number."""
-    return _transform("irfftn", x, layout, s, axes, norm)
+    return _transform("irfftn", x, s, axes, norm)
 
 
 def fft(
-    x: PyTree,
+    x: Array,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`fftn` along one axis."""
-    return _transform("fft", x, layout, None if n is None else [n], [axis], norm)
+    return _transform("fft", x, None if n is None else [n], [axis], norm)
 
 
 def ifft(
-    x: PyTree,
+    x: Array,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`ifftn` along one axis."""
-    return _transform("ifft", x, layout, None if n is None else [n], [axis], norm)
+    return _transform("ifft", x, None if n is None else [n], [axis], norm)
 
 
 def rfft(
-    x: PyTree,
+    x: Array,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`rfftn` along one axis."""
-    return _transform("rfft", x, layout, None if n is None else [n], [axis], norm)
+    return _transform("rfft", x, None if n is None else [n], [axis], norm)
 
 
 def irfft(
-    x: PyTree,
+    x: Array,
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`irfftn` along one axis."""
-    return _transform("irfft", x, layout, None if n is None else [n], [axis], norm)
+    return _transform("irfft", x, None if n is None else [n], [axis], norm)
 
 
 def fft2(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`fftn` along two axes."""
-    return _transform("fft2", x, layout, s, axes, norm)
+    return _transform("fft2", x, s, axes, norm)
 
 
 def ifft2(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`ifftn` along two axes."""
-    return _transform("ifft2", x, layout, s, axes, norm)
+    return _transform("ifft2", x, s, axes, norm)
 
 
 def rfft2(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`rfftn` along two axes."""
-    return _transform("rfft2", x, layout, s, axes, norm)
+    return _transform("rfft2", x, s, axes, norm)
 
 
 def irfft2(
-    x: PyTree,
+    x: Array,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = None,
-    *,
-    layout: Layout | None = None,
-) -> PyTree:
+) -> Array:
     """:func:`irfftn` along two axes."""
-    return _transform("irfft2", x, layout, s, axes, norm)
+    return _transform("irfft2", x, s, axes, norm)
 
 
 @on_own_devices
 def _transform(
     function: str,
-    x: PyTree,
-    layout: Layout | None,
+    x: Array,
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
-) -> PyTree:
+) -> Array:
     name = f"fft.{function}"
-    of_array = _layout_of(name, x) if layout is None else None
-    chain = _chain(name, function, of_array or layout, s, axes, norm)
+    layout = _layout_of(name, x)
+    chain = _chain(name, function, layout, s, axes, norm)
     if "rfft" in function and not function.startswith("i"):
         check_real(name, x)
-    if of_array is not None:
-        return _transform_sharded(name, chain, of_array, x)
-    assert layout is not None
-    leaves, structure = layout._leaves_of(name, x)
-    return structure.unflatten(chain.forward(name, leaves)), chain.result
+    result = chain.result.with_axes(layout.axes)
+    if result.padded_shape != result.shape:
+        raise ValueError(
+            f"{name} has a result of shape {result.shape}, which JAX can't shard as "
+            f"{layout.spec} over {layout.dims} processes: expected multiples of these"
+        )
+    call = _ShardedCall(layout._communicator_of(name), name, chain, layout, result)
+    transformed: Array = run_named(name, call, [x])
+    return transformed
 
 
 def _chain(
     name: str,
     function: str,
-    layout: Unchecked,
+    layout: Layout,
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
@@ -232,16 +209,14 @@ def _chain(
     )
 
 
-# Sharded arrays.
-
-
-def _layout_of(name: str, x: Unchecked) -> MeshLayout:
+def _layout_of(name: str, x: Unchecked) -> Layout:
     """The layout that a sharded array has."""
     sharding = None if isinstance(x, jax.core.Tracer) else getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         raise TypeError(
-            f"{name} got no `layout`, and {type(x).__name__} without a NamedSharding, "
-            "expected an array that is sharded over a mesh of processes, or a layout"
+            f"{name} got {describe(x)} without a NamedSharding, expected an array that is "
+            "sharded over a mesh of processes. mpi4jax.fft.Plan transforms the parts of "
+            "processes"
         )
     axes: list[int] = []
     names: list[Hashable] = []
@@ -257,22 +232,7 @@ def _layout_of(name: str, x: Unchecked) -> MeshLayout:
         axes.append(axis)
         names += each
     mesh: Unchecked = sharding.mesh
-    return MeshLayout(mesh, x.shape, axes, names=names)
-
-
-def _transform_sharded(name: str, chain: Chain, layout: MeshLayout, x: Array) -> Array:
-    """The transform of a sharded array, sharded in the same way."""
-    result = chain.result.with_axes(layout.axes)
-    assert isinstance(result, MeshLayout)
-    if result.padded_shape != result.shape:
-        raise ValueError(
-            f"{name} has a result of shape {result.shape}, which JAX can't shard as "
-            f"{layout.spec} over {dict(layout.mesh.shape)}: expected a multiple of the "
-            "processes along each divided axis"
-        )
-    call = _ShardedCall(layout._communicator_of(name), name, chain, layout, result)
-    transformed: Array = run_named(name, call, [x])
-    return transformed
+    return Layout(mesh, x.shape, axes, names=names)
 
 
 @dataclass(frozen=True)
@@ -284,8 +244,8 @@ class _ShardedCall(PlanCall):
     communicator: Communicator
     function: str
     chain: Chain
-    layout: MeshLayout
-    result: MeshLayout
+    layout: Layout
+    result: Layout
 
     def call_in_program(self, x: Array) -> Array:
         def transform(x: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..arguments.checks import integers, reject
 from ..arguments.types import Array, PyTree
@@ -75,14 +76,14 @@ class _Transform(NamedTuple):
         transform = jnp.fft.irfftn if self.is_real else jnp.fft.ifftn
         return transform(x, self.points, self.axes, self.norm)
 
-    def _changes(self) -> Iterator[_FewerModes]:
+    def _changes(self) -> Iterator[FewerModes]:
         for row in zip(self.axes, self.points, self.modes, strict=True):
             axis, points, modes = row
             if modes < points:
-                yield _FewerModes(*row, is_half=self.is_real and axis == self.axes[-1])
+                yield FewerModes(*row, is_half=self.is_real and axis == self.axes[-1])
 
 
-class _FewerModes(NamedTuple):
+class FewerModes(NamedTuple):
     """Fewer modes than points along an axis: those of the lowest wavenumbers.
 
     Of an even number, that at the end is zero: its wave has another one, of the opposite
@@ -96,18 +97,24 @@ class _FewerModes(NamedTuple):
     is_half: bool
 
     def with_size(self, x: Array, points: int) -> Array:
-        """The modes that are kept, with zeros for the other modes of `points` points."""
+        """The modes that are kept, with zeros for the other modes of `points` points.
+
+        An array of NumPy's stays one.
+        """
+        module = np if isinstance(x, np.ndarray) else jnp
         size, axis = x.shape[self.axis], self.axis % x.ndim
         positive = (self.modes + 1) // 2
         negative = 0 if self.is_half else (self.modes - 1) // 2
         zeros = list(x.shape)
         zeros[axis] = mode_count(points, is_half=self.is_half) - positive - negative
+        before = (slice(None),) * axis
         parts = [
-            jax.lax.slice_in_dim(x, 0, positive, axis=axis),
-            jnp.zeros(zeros, x.dtype),
-            jax.lax.slice_in_dim(x, size - negative, size, axis=axis),
+            x[(*before, slice(positive))],
+            module.zeros(zeros, x.dtype),
+            x[(*before, slice(size - negative, size))],
         ]
-        return jnp.concatenate(parts, axis)
+        result: Array = module.concatenate(parts, axis)
+        return result
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,7 @@ class Chain:
         axes: The axes to transform, not negative. The last one is that of real numbers.
         points, modes: Their numbers, along each.
         is_real, is_inverse, norm: As of each step.
+        target: The axes of the result that are divided, or None.
 
     """
 
@@ -157,13 +165,14 @@ class Chain:
         is_real: bool,
         is_inverse: bool,
         norm: str,
+        target: tuple[int, ...] | None,
     ) -> None:
         self.steps: list[_Move | _Transform] = []
         #: How the result is divided.
         self.result = layout
         self._sizes = dict(zip(axes, zip(points, modes, strict=True), strict=True))
         self._real_axis = axes[-1] if is_real else None
-        self._is_inverse, self._norm = is_inverse, norm
+        self._is_inverse, self._norm, self._target = is_inverse, norm, target
         remaining = list(axes)
         while remaining:
             ready = self._ready(remaining)
@@ -172,6 +181,8 @@ class Chain:
                 remaining = [axis for axis in remaining if axis not in ready]
             else:
                 self._free(remaining)
+        if target is not None:
+            self._move(target)
 
     def forward(self, function: str, leaves: list[Array]) -> list[Array]:
         """The results for fields, for a function of the user's."""
@@ -234,7 +245,8 @@ class Chain:
             )
         # Rather one that is not transformed later.
         done = [axis for axis in whole if axis not in remaining]
-        processes = self.result.dims[divided.index(freed)]
+        n = divided.index(freed)
+        processes = self.result.dims[n]
 
         def balance(axis: int) -> float:
             """The mean number of rows of a process over the largest one: at most 1."""
@@ -242,11 +254,17 @@ class Chain:
             return size / (-(-size // processes) or 1)
 
         # Of those, the first one, as the rows of its parts are the longest in memory.
-        target = max(done or whole, key=balance)
-        moved = [target if axis == freed else axis for axis in divided]
-        result = self.result.with_axes(moved)
-        self.steps.append(_Move(self.result, result))
-        self.result = result
+        best = max(done or whole, key=balance)
+        if self._target is not None and self._target[n] in (done or whole):
+            best = self._target[n]
+        self._move([best if axis == freed else axis for axis in divided])
+
+    def _move(self, axes: Sequence[int]) -> None:
+        """Add a step after which these axes are divided."""
+        result = self.result.with_axes(axes)
+        if result != self.result:
+            self.steps.append(_Move(self.result, result))
+            self.result = result
 
 
 def chain_of(
@@ -259,10 +277,11 @@ def chain_of(
     is_real: bool,
     is_inverse: bool,
     norm: str,
+    target: tuple[int, ...] | None = None,
 ) -> Chain:
     """The steps of a transform, which are found once: see :class:`Chain`."""
     programs = layout._communicator_of(function).programs
-    key = Chain, layout, axes, points, modes, is_real, is_inverse, norm
+    key = Chain, layout, axes, points, modes, is_real, is_inverse, norm, target
     chain: Chain | None = programs.get(key)
     if chain is None:
         chain = programs[key] = Chain(
@@ -273,6 +292,7 @@ def chain_of(
             is_real=is_real,
             is_inverse=is_inverse,
             norm=norm,
+            target=target,
         )
     return chain
 
@@ -303,9 +323,30 @@ def check_norm(function: str, norm: object) -> None:
 
 
 def check_real(function: str, fields: PyTree) -> None:
+    """Refuse arrays of complex numbers."""
     for x in jax.tree_util.tree_leaves(fields):
         if jnp.iscomplexobj(x):
             raise TypeError(
                 f"{function} got an array of type {jnp.result_type(x)}, expected real "
                 "numbers"
+            )
+
+
+def check_inexact(function: str, fields: Sequence[Array]) -> None:
+    """Refuse arrays of integers and booleans, whose modes have another type."""
+    for x in fields:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise TypeError(
+                f"{function} got an array of type {x.dtype}, expected floating-point or "
+                "complex numbers"
+            )
+
+
+def check_complex(function: str, fields: Sequence[Array]) -> None:
+    """Refuse arrays that are no modes."""
+    for x in fields:
+        if not jnp.iscomplexobj(x):
+            raise TypeError(
+                f"{function} got an array of type {x.dtype}, expected modes, which are "
+                "complex numbers"
             )

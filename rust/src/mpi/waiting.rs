@@ -82,7 +82,7 @@ const IDLE_POLL: Duration = Duration::from_micros(2);
 /// Divisors of the time waited so far that give the sleep: in a short wait, and in a long one.
 const SLEEP_DIVISORS: (u32, u32) = (4, 256);
 /// The longest sleep in a short wait, and in a long one.
-const MAX_SLEEPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+const MAX_SLEEPS: (Duration, Duration) = (Duration::from_micros(250), Duration::from_millis(1));
 
 /// The wait of the calling thread in a call of the core.
 #[derive(Clone, Copy)]
@@ -272,8 +272,8 @@ mod tests {
             (5, Pause::Yield),
             (299, Pause::Yield),
             (300, Pause::Sleep(micros(75))),
-            (10_000, Pause::Sleep(micros(100))),
-            (51_200, Pause::Sleep(micros(200))),
+            (10_000, Pause::Sleep(micros(250))),
+            (128_000, Pause::Sleep(micros(500))),
             (60_000_000, Pause::Sleep(micros(1000))),
         ] {
             assert_eq!(policy(true, true).pause_after(micros(waited), false), pause);
@@ -285,7 +285,7 @@ mod tests {
         let pause_after = |waited, has_core, is_short| {
             policy(has_core, true).pause_after(Duration::from_micros(waited), is_short)
         };
-        let short = Pause::Sleep(Duration::from_micros(100));
+        let short = Pause::Sleep(Duration::from_micros(250));
         assert_eq!(pause_after(2_999, true, true), Pause::None);
         assert_eq!(pause_after(2_999, false, true), Pause::Yield);
         assert_eq!(pause_after(2_999, true, false), short);

@@ -1,5 +1,7 @@
 """Fourier transforms of divided arrays, against NumPy's of the whole ones."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,12 +20,6 @@ SQUARE = comm.Create_cart(MPI.Compute_dims(SIZE, 2), [True, True])
 pytestmark = pytest.mark.usefixtures("enable_x64")
 TRANSFORMS = {"eager": lambda f: f, "jit": jax.jit}
 compiled = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
-NAMES = [
-    f"{inverse}{real}fft{axes}"
-    for inverse in ("", "i")
-    for real in ("", "r")
-    for axes in ("", "2", "n")
-]
 
 
 def assert_close(actual, expected):
@@ -68,37 +64,6 @@ def test_random_plans(seed, is_real, transform):
     assert_close(modes["u"], case.part(expected, plan.spectral))
     assert_close(modes["v"], 2 * modes["u"])
     assert_close(transform(plan.backward)(modes)["u"], case.part(whole))
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", seeds(2))
-def test_functions_of_numpy(seed, name):
-    case = Case(seed)
-    ndim = len(case.shape)
-    function, random = getattr(fft, name), case.random
-    whole = case.real if name.startswith("rfft") else case.complex
-    axes = {"": 1, "2": 2, "n": int(random.integers(1, ndim + 1))}[name.partition("fft")[2]]
-    positions = [int(axis) - ndim for axis in random.permutation(ndim)[:axes]]
-    sizes = [int(random.integers(1, 9)) for _ in positions] if seed % 2 else None
-    if sizes is None and "irfft" in name and case.shape[positions[-1]] == 1:
-        sizes = [3] * axes  # NumPy makes none of one mode
-    if name.endswith("fft"):
-        options = {"n": sizes and sizes[0], "axis": positions[0]}
-    else:
-        options = {"s": sizes, "axes": positions}
-    options |= {"norm": case.norm}
-    expected = getattr(np.fft, name)(whole, **options)
-    result, layout = function(case.part(whole), **options, layout=case.layout)
-    assert layout.shape == expected.shape[expected.ndim - ndim :]
-    assert_close(result, case.part(expected, layout))
-
-
-def test_defaults_are_those_of_numpy():
-    layout = Layout(ROW, (4, 5, 6), [1])
-    whole = np.random.default_rng(0).normal(size=layout.shape)
-    for name in ("fft", "rfft2", "fftn", "rfftn"):
-        result, spectral = getattr(fft, name)(whole[layout.slices], layout=layout)
-        assert_close(result, getattr(np.fft, name)(whole)[spectral.slices])
 
 
 def test_single_precision_stays():
@@ -157,9 +122,90 @@ def test_wavenumbers(seed):
         size = case.shape[axis]
         is_half = seed % 2 and n == len(case.axes) - 1
         whole = np.arange(size // 2 + 1) if is_half else np.fft.fftfreq(size) * size
-        np.testing.assert_array_equal(k.ravel(), whole[plan.spectral.slices[axis]].round())
+        if size > 1:
+            own = whole[plan.spectral.slices[axis]].round()
+            np.testing.assert_array_equal(k.ravel(), own)
         assert k.shape[axis] == k.size
         assert np.issubdtype(k.dtype, np.integer)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_weights(seed):
+    """Parseval's theorem, whichever modes are computed."""
+    case, is_real = Case(seed), bool(seed % 2)
+    plan = fft.Plan(case.layout, axes=case.axes, norm="ortho", real=is_real)
+    whole = case.real if is_real else case.complex
+    modes, weights = plan.forward(case.part(whole)), plan.weights()
+    assert (weights * modes).shape == modes.shape
+    energy = comm.allreduce(float(np.sum(weights * np.abs(modes) ** 2)))
+    assert_close(energy, np.sum(np.abs(whole) ** 2))
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+@pytest.mark.parametrize("seed", seeds(6))
+def test_parts(seed, is_real):
+    """An operator for all modes acts as its part does on the modes that are kept."""
+    case = Case(seed)
+    points = [case.shape[axis] for axis in case.axes]
+    modes = [int(case.random.integers(1, n + 1)) for n in points]
+    plan, full = (
+        fft.Plan(case.layout, axes=case.axes, real=is_real, modes=kept)
+        for kept in (modes, None)
+    )
+    shape = [n if case.random.integers(3) else 1 for n in full.spectral.shape]
+    operator = case.random.normal(size=shape)
+    part = plan.part(operator)
+    assert isinstance(part, np.ndarray)
+    # The modes of a filtered field, by the plan of all modes and its own operator.
+    field = plan.backward(plan.forward(case.part(case.real if is_real else case.complex)))
+    everything = full.backward(full.part(operator) * full.forward(field))
+    modes, changed = plan.forward(field), plan.forward(everything)
+    if not is_real:
+        assert_close(changed, part * modes)
+    all_of_it = np.broadcast_to(operator, full.spectral.shape)
+    own = np.broadcast_to(full.part(all_of_it), full.spectral.local_shape)
+    assert_close(own, all_of_it[full.spectral.slices])
+    on_device = jax.jit(lambda: plan.part(jnp.asarray(operator)))()
+    assert_close(on_device, part)
+    # Of an even number of modes, the last one is zero.
+    assert_close(plan.part(all_of_it) * modes, part * modes)
+
+
+@pytest.mark.parametrize("count", [5, 6, 7, 12])
+def test_the_two_thirds_rule(count):
+    """A product of two fields of such modes has no aliasing errors in them."""
+    layout = Layout(ROW, (count, 4), [1])
+    plan = fft.Plan(layout, axes=[0], modes="2/3")
+    (kept,) = plan.modes
+    assert (kept, plan.spectral.shape[0]) == (2 * ((count - 1) // 3) + 1,) * 2
+    whole = np.random.default_rng(1).normal(size=(2, count, 4))
+    f, g = (plan.backward(plan.forward(x[layout.slices].astype(complex))) for x in whole)
+    fine = Layout(ROW, (4 * count, 4), [1])
+    exact = fft.Plan(fine, axes=[0], modes=[kept])
+    f4, g4 = (4 * exact.backward(plan.forward(x)) for x in (f, g))
+    assert_close(4 * plan.forward(f * g), exact.forward(f4 * g4))
+
+
+def test_which_axes_of_the_modes_are_divided():
+    for axes in ([0, 1], [1, 2], [2, 0], [1, 0]):
+        layout = Layout(SQUARE, (6, 5, 4), [0, 1])
+        plan = fft.Plan(layout, spectral_axes=axes)
+        assert plan.spectral.axes == tuple(axes)
+        whole = np.random.default_rng(0).normal(size=layout.shape)
+        modes = plan.forward(whole[layout.slices])
+        assert_close(modes, np.fft.fftn(whole)[plan.spectral.slices])
+        assert_close(plan.backward(modes), whole[layout.slices])
+    with pytest.raises(ValueError, match="expected a different one of the 3 axes"):
+        fft.Plan(layout, spectral_axes=[0])
+
+
+def test_the_chosen_axis_takes_no_more_messages(calls_of):
+    layout = Layout(ROW, (4 * SIZE, 4 * SIZE, 4 * SIZE), [0])
+    x = np.ones(layout.local_shape)
+    for axis in (1, 2):
+        forward = jax.jit(fft.Plan(layout, spectral_axes=[axis]).forward)
+        _, calls = calls_of(functools.partial(forward, x))
+        assert calls["Waitall"] == 1
 
 
 def test_a_poisson_equation():
@@ -263,9 +309,9 @@ WRONG = {
         "from 1 to that of its points, [4, 5]",
     ),
     "norm": (
-        lambda: fft.fftn(PART, norm="both", layout=LAYOUT),
+        lambda: fft.Plan(LAYOUT, norm="both"),
         ValueError,
-        "fft.fftn got 'both' for argument `norm`, expected one of "
+        "fft.Plan got 'both' for argument `norm`, expected one of "
         "('backward', 'ortho', 'forward')",
     ),
     "divided": (
@@ -280,15 +326,30 @@ WRONG = {
         "fft.Plan.forward got an array of shape (3,) for `fields`, expected "
         f"{LAYOUT.local_shape} as its last axes",
     ),
-    "complex": (
-        lambda: fft.rfftn(PART * 1j, layout=LAYOUT),
+    "rule": (
+        lambda: fft.Plan(LAYOUT, modes="3/2"),
         TypeError,
-        "fft.rfftn got an array of type complex128, expected real numbers",
+        "fft.Plan: `modes` must be a sequence of integers, not '3/2'",
     ),
-    "points": (
-        lambda: fft.fftn(PART, [0, 3], layout=LAYOUT),
+    "complex": (
+        lambda: fft.Plan(LAYOUT, real=True).forward(PART * 1j),
+        TypeError,
+        "fft.Plan.forward got an array of type complex128, expected real numbers",
+    ),
+    "integers": (
+        lambda: fft.Plan(LAYOUT).forward(PART.astype(int)),
+        TypeError,
+        "fft.Plan.forward got an array of type int64, expected floating-point or complex",
+    ),
+    "no modes": (
+        lambda: fft.Plan(LAYOUT).backward(np.zeros(fft.Plan(LAYOUT).spectral.local_shape)),
+        TypeError,
+        "fft.Plan.backward got an array of type float64, expected modes, which are complex",
+    ),
+    "part": (
+        lambda: LAYOUT.part(np.zeros((2, 5))),
         ValueError,
-        "fft.fftn got [0, 3] points for the axes [0, 1], expected a number of 1 or more ",
+        "pencil.Layout.part got an array of shape (2, 5), expected (4, 5), or 1 in place ",
     ),
 }
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import diagnostics
 from mpi4jax._internal.blocks import copies
-from mpi4jax._internal.halo import plan as plan_module
+from mpi4jax._internal.grids import plan as grids_plan
 from mpi4jax._internal.mpi import device
 from mpi4jax.halo import Plan
 
@@ -70,8 +70,8 @@ def assert_equal(result, expected):
 def own_points(plan, x):
     """Where the own points of a part are."""
     index = [slice(None)] * x.ndim
-    for axis in plan.axes:
-        index[axis.position] = slice(axis.lower, x.shape[axis.position] - axis.upper)
+    for axis, (lower, upper) in zip(plan.axes, plan.widths, strict=True):
+        index[axis] = slice(lower, x.shape[axis] - upper)
     return tuple(index)
 
 
@@ -100,8 +100,10 @@ def test_parts_are_cut_and_put_together(periods, width):
         else:
             assert gathered is None
     assert_equal(plan.gather(parts), whole)
-    assert plan.without_ghosts(parts)["cells"].shape == plan.shape
-    own = tuple(slice(s, s + n) for s, n in zip(plan.offset, plan.shape, strict=True))
+    assert plan.without_ghosts(parts)["cells"].shape == plan.local_shape
+    assert plan.shape == SHAPE
+    starts_and_sizes = zip(plan.offset, plan.local_shape, strict=True)
+    own = tuple(slice(start, start + size) for start, size in starts_and_sizes)
     assert_equal(plan.without_ghosts(parts)["layers"], whole["layers"][(slice(None), *own)])
 
 
@@ -301,7 +303,7 @@ def test_without_corners(periods, width):
     plan = Plan(grid(periods), width, shape=SHAPE, corners=False)
     parts = plan.scatter(whole_fields(periods)["cells"])
     filled = plan.exchange(without_ghosts(plan, parts))
-    (top, left), own = (axis.lower for axis in plan.axes), own_points(plan, parts)
+    (top, left), own = (lower for lower, _ in plan.widths), own_points(plan, parts)
     rows, columns = own
     for cross in ((slice(None), columns), (rows, slice(None))):
         assert_equal(filled[cross], parts[cross])
@@ -455,7 +457,7 @@ def test_a_whole_field_that_others_have_no_more():
 def x32():
     """JAX without 64-bit types, and nobody who was warned of them."""
     jax.config.update("jax_enable_x64", False)
-    plan_module._narrowed.clear()
+    grids_plan._narrowed.clear()
     yield
     jax.config.update("jax_enable_x64", True)
 
@@ -465,7 +467,7 @@ def test_64_bits_that_are_lost_are_said_once(x32):
     plan = Plan(grid((True, True)), shape=SHAPE)
     whole = {"u": np.ones(SHAPE), "n": np.ones(SHAPE, int), "v": np.ones(SHAPE, np.float32)}
     for root in (SIZE - 1, None):
-        plan_module._narrowed.clear()
+        grids_plan._narrowed.clear()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(3):
@@ -484,7 +486,7 @@ def test_64_bits_that_are_lost_are_said_once(x32):
 
 def test_nothing_is_said_of_what_is_kept():
     plan = Plan(grid((True, True)), shape=SHAPE)
-    plan_module._narrowed.clear()
+    grids_plan._narrowed.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert plan.scatter(np.ones(SHAPE)).dtype == np.float64
@@ -578,7 +580,7 @@ def test_during_is_no_function():
 
 def test_errors_of_fields():
     plan = Plan(grid((True, True)), shape=SHAPE)
-    (rows, columns), row_count = plan.shape, SHAPE[0]
+    (rows, columns), row_count = plan.local_shape, SHAPE[0]
     for size in (3, rows + 4, 2 * SIZE * row_count):  # the second has two points more
         expected = (
             f"halo.Plan.exchange got an array of shape ({size}, {columns + 2}) for "

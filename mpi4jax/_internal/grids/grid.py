@@ -12,16 +12,10 @@ from mpi4py import MPI
 
 from ..arguments.checks import reject
 from ..arguments.types import Array, Unchecked
+from ..mpi import handles
 from ..mpi.meshes import axis_comm, check_program, names_of
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST, operand_of
-
-
-def part_of(size: int, processes: int, coordinate: int) -> range:
-    """The part of a process along an axis. The first parts may have one row more."""
-    share, rest = divmod(size, processes)
-    first = coordinate * share + min(coordinate, rest)
-    return range(first, first + share + (coordinate < rest))
 
 
 class Grid(NamedTuple):
@@ -29,6 +23,8 @@ class Grid(NamedTuple):
 
     #: The communicator of its processes, with ranks in row-major order.
     comm: MPI.Intracomm
+    #: The rank of this process.
+    rank: int
     dims: tuple[int, ...]
     periods: tuple[bool, ...]
     #: The coordinates of this process, or the names of the mesh's axes. There, the program
@@ -46,7 +42,8 @@ class Grid(NamedTuple):
             )
         dims, periods, coordinates = MPI.Cartcomm(comm).Get_topo()
         flags = tuple(map(bool, periods))
-        return cls(comm, tuple(dims), flags, tuple(coordinates), names=None)
+        rank = comm.Get_rank()
+        return cls(comm, rank, tuple(dims), flags, tuple(coordinates), names=None)
 
     @classmethod
     def of_mesh(
@@ -69,7 +66,41 @@ class Grid(NamedTuple):
                 f"{function} got {list(periods)} for argument `periods`, expected a "
                 f"boolean for each of the axes {list(names)}"
             )
-        return cls(comm, dims, tuple(map(bool, periods)), coordinates=None, names=names)
+        flags = tuple(map(bool, periods))
+        return cls(comm, comm.Get_rank(), dims, flags, coordinates=None, names=names)
+
+    @classmethod
+    def of(
+        cls,
+        function: str,
+        comm: Unchecked,
+        names: str | Sequence[Hashable] | None,
+        periods: Sequence[bool] | None = None,
+    ) -> Grid:
+        """The grid of processes that an argument `comm` stands for."""
+        if isinstance(comm, jax.sharding.Mesh):
+            return cls.of_mesh(function, comm, names, periods)
+        if not isinstance(comm, MPI.Comm):
+            expected = "a communicator of comm.Create_cart(...), or a jax.sharding.Mesh"
+            reject(function, "comm", expected, comm)
+        if names is not None or periods is not None:
+            raise ValueError(
+                f"{function} got arguments `names` or `periods` with a communicator, which "
+                "has axes and periods of its own, expected these with a mesh only"
+            )
+        handles.communicator(function, comm)  # raises if one can't communicate on it
+        return cls.of_communicator(function, comm)
+
+    @property
+    def is_on_mesh(self) -> bool:
+        """Whether the processes are those of a mesh."""
+        return self.names is not None
+
+    def program_coordinates(self) -> tuple[Array, ...]:
+        """Coordinates of the process that runs the program of a mesh; none elsewhere."""
+        if self.names is None or math.prod(self.dims) == 1:
+            return ()
+        return tuple(map(jax.lax.axis_index, self.names))
 
     def check_program(self, function: str) -> None:
         """Refuse a call outside of a program on the mesh, if it has several processes."""

@@ -1,0 +1,1 @@
+"""Arrays that a grid of processes divides: what halo plans and layouts have in common."""

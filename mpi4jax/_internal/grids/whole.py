@@ -1,0 +1,160 @@
+"""Whole arrays: how they are divided into the parts of processes, and joined again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arguments.types import Array
+from ..mpi.handles import Communicator
+from ..operations._eager import PlanCall
+from ..operations.allgather import AllGather
+from .division import DividedAxis, Division, Points
+from .redistribution import Distribution, Redistribution
+
+
+@dataclass(frozen=True)
+class ScatterCall(PlanCall):
+    """A call of `scatter`: an eager one is a program of its own, for all plans alike."""
+
+    name: ClassVar[str] = "scatter_parts"
+
+    communicator: Communicator
+    #: The division of each array.
+    divisions: tuple[Division, ...]
+    #: The one process that has the whole arrays, or None where all do.
+    root: int | None
+
+    def call_in_program(
+        self, leaves: Sequence[Array], fill_value: Array, *coordinates: Array
+    ) -> list[Array]:
+        """The parts of this process, with ghosts.
+
+        Arguments:
+            leaves: The whole arrays, or empty ones where another process has these.
+            fill_value: Value of points that the whole array does not have.
+            coordinates: Coordinates of the process that runs the program, on a mesh.
+
+        """
+        pairs = zip(leaves, self.divisions, strict=True)
+        if self.root is None:
+            own = coordinates or None
+            return [self._part_of(x, each, fill_value, own) for x, each in pairs]
+        parts = [self._filled(x, division, fill_value) for x, division in pairs]
+        sources = tuple(Distribution(each, self.root) for each in self.divisions)
+        results = tuple(Distribution(each, has_ghosts=True) for each in self.divisions)
+        move = Redistribution(self.communicator, sources, results)
+        return move.call_in_program(leaves, parts)
+
+    def _part_of(
+        self,
+        x: Array,
+        division: Division,
+        fill_value: Array,
+        coordinates: Sequence[Array] | None,
+    ) -> Array:
+        if coordinates is not None:
+            for axis, coordinate in zip(division.axes, coordinates, strict=True):
+                parts = [axis.local_points(n) for n in range(axis.processes)]
+                points = jnp.asarray(np.array(parts))[coordinate]
+                x = _taken(x, points, axis, fill_value)
+            return x
+        for axis, own in division.coordinates(self.communicator.rank):
+            own_points = axis.local_points(own)
+            first = axis.start(own) - axis.lower
+            last = first + len(own_points)
+            if np.array_equal(own_points, np.arange(first, last)):
+                # Of an empty part, jnp.take would not depend on the array.
+                x = jax.lax.slice_in_dim(x, first, last, axis=axis.position)
+            else:
+                x = _taken(x, own_points, axis, fill_value)
+        return x
+
+    def _filled(self, x: Array, division: Division, fill_value: Array) -> Array:
+        shape = division.local_shape(self.communicator.rank)
+        lead = x.shape[: x.ndim - len(shape)]
+        return jnp.full((*lead, *shape), fill_value, x.dtype)
+
+
+def _taken(x: Array, points: Points | Array, axis: DividedAxis, fill: Array) -> Array:
+    """Points of the whole array along an axis, and the fill value where it has none."""
+    taken = jnp.take(x, points, axis.position, mode="clip")
+    has_point = jnp.asarray(points) < axis.points
+    has_point = has_point.reshape(-1, *(1,) * (-1 - axis.position))
+    return jnp.where(has_point, taken, fill.astype(x.dtype))
+
+
+@dataclass(frozen=True)
+class GatherCall(PlanCall):
+    """A call of `gather`: an eager one is a program of its own, for all plans alike."""
+
+    name: ClassVar[str] = "gather_parts"
+
+    communicator: Communicator
+    #: The division of each whole array.
+    divisions: tuple[Division, ...]
+    #: The one process that gets the whole arrays, or None where all do.
+    root: int | None
+
+    def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
+        """The whole arrays. There are none where a process does not get them.
+
+        Arguments:
+            leaves: The parts of this process, with ghosts.
+
+        """
+        if self.root is None:
+            return list(map(self._joined, leaves, self.divisions))
+        rank = self.communicator.rank
+        own = []
+        for x, division in zip(leaves, self.divisions, strict=True):
+            region = division.distinct_region(rank)
+            for axis in division.axes:
+                (span,) = region[axis.position]
+                first, last = axis.lower, axis.lower + len(span.points)
+                x = jax.lax.slice_in_dim(x, first, last, axis=axis.position)
+            own.append(x)
+        sources = tuple(map(Distribution, self.divisions))
+        results = tuple(Distribution(each, self.root) for each in self.divisions)
+        whole = Redistribution(self.communicator, sources, results).call_in_program(own)
+        return whole if rank == self.root else []
+
+    def _joined(self, x: Array, division: Division) -> Array:
+        for axis in division.axes:
+            last = x.shape[axis.position] - axis.upper
+            x = jax.lax.slice_in_dim(x, axis.lower, last, axis=axis.position)
+        padding = [(0, 0)] * x.ndim
+        for axis in division.axes:
+            missing = axis.largest + axis.extra - x.shape[axis.position]
+            padding[axis.position] = (0, missing)
+        x = AllGather(self.communicator).apply(jnp.pad(x, padding))
+        x = _side_by_side(x, division.axes)
+        for axis in division.axes:
+            points = axis.joined_points
+            if np.array_equal(points, np.arange(len(points))):
+                x = jax.lax.slice_in_dim(x, 0, len(points), axis=axis.position)
+            else:
+                x = jnp.take(x, points, axis.position)
+        return x
+
+
+def _side_by_side(x: Array, axes: Sequence[DividedAxis]) -> Array:
+    """The array that has the parts of a stack side by side."""
+    x = x.reshape(*(axis.processes for axis in axes), *x.shape[1:])
+    ndim = x.ndim - len(axes)
+    index = {ndim + axis.position: n for n, axis in enumerate(axes)}
+    # Each axis of processes goes in front of that of their cells.
+    order: list[int] = []
+    shape: list[int] = []
+    for position, size in enumerate(x.shape[len(axes) :]):
+        if position in index:
+            order.append(index[position])
+            size *= axes[index[position]].processes
+        order.append(len(axes) + position)
+        shape.append(size)
+    return x.transpose(order).reshape(shape)
