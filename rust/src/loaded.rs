@@ -8,7 +8,7 @@ use std::slice;
 
 /// A library, as long as the loader lends its description.
 pub struct Library<'a> {
-    /// Where the addresses in its file begin.
+    /// Address that stands for 0 in the library's file.
     pub base: usize,
     /// Its file. Empty for the program itself.
     pub path: &'a Path,

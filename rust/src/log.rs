@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Where the lines go. The Python module sets it to `sys.stdout`.
+/// Function that prints a line. The Python module sets it to `sys.stdout`.
 static SINK: RwLock<fn(&str)> = RwLock::new(|line| println!("{line}"));
 
 /// Turns the lines on or off. They are off at first.

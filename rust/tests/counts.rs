@@ -986,7 +986,7 @@ fn the_lists_here_have_every_operation_that_counts() {
     let local = [
         "concatenate",
         "copy",
-        "give_back",
+        "copy_transposed",
         "in_order",
         "order",
         "split",

@@ -125,6 +125,15 @@ fn a_rank_that_may_still_come() {
 }
 
 #[test]
+fn a_rank_whose_calls_nobody_knows_may_be_missing() {
+    let notes = [
+        waiting(collective(2, "barrier")),
+        Note::new(State::NotThere),
+    ];
+    assert_found(&notes, &[], "nobody", 86);
+}
+
+#[test]
 fn a_rank_that_left_early_is_not_missing() {
     // A root may leave a broadcast before the others have got it.
     let notes = [waiting(collective(2, "bcast")), elsewhere(1)];

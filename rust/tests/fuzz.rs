@@ -294,7 +294,7 @@ proptest! {
         (name, is_in_place) in prop::sample::select(vec![
             ("copy", false),
             ("copy", true),
-            ("give_back", true),
+            ("copy_transposed", true),
         ]),
     ) {
         let _alone = alone();

@@ -203,7 +203,7 @@ fn copies_are_given_back_from_the_last_to_the_first() {
         .result(array(&mut y, &[2]));
     // The middle column would go to y, and the first of y to the last element.
     let numbers = copies(&[&[0, 1, 1, 0, 2, 3, 1], &[1, 0, 0, 5]]);
-    let outcome = run("give_back", call.list("copies", &numbers));
+    let outcome = run("copy_transposed", call.list("copies", &numbers));
     assert_eq!(outcome, (Ok(()), vec![]));
     assert_eq!(x, [1.0, 18.0, 3.0, 4.0, 25.0, 0.0]);
     assert_eq!(y, [0.0; 2]);
@@ -221,7 +221,7 @@ fn complex_numbers_are_given_back() {
             .operand(buffer(dtype, address, &[2]))
             .result(buffer(dtype, address, &[2]));
         let call = call.list("copies", &copies(&[&[0, 0, 0, 1]]));
-        assert_eq!(run("give_back", call), (Ok(()), vec![]));
+        assert_eq!(run("copy_transposed", call), (Ok(()), vec![]));
         match bytes {
             4 => assert_eq!(floats, [4.0, 6.0, 0.0, 0.0]),
             _ => assert_eq!(doubles, [4.0, 6.0, 0.0, 0.0]),
@@ -238,16 +238,16 @@ fn what_can_not_be_given_back_is_refused() {
             .list("copies", &copies(&[&[0, 0, 0, 1]]))
     };
     assert_eq!(
-        refused("give_back", call(BF16, IN)),
+        refused("copy_transposed", call(BF16, IN)),
         invalid("numbers of XLA type 16 can't be added")
     );
     assert_eq!(
-        refused("give_back", call(F32, OUT)),
+        refused("copy_transposed", call(F32, OUT)),
         invalid("XLA has given a result memory of its own that is to take its operand's")
     );
     let call = call(F32, IN).result(buffer(F32, IN as usize, &[2]));
     assert_eq!(
-        refused("give_back", call),
+        refused("copy_transposed", call),
         invalid("2 results for 1 operands")
     );
 }
@@ -398,7 +398,7 @@ fn listed_rows_are_given_back() {
             .result(array(&mut message, &[4, columns]))
             .list("copies", &copies(&[&[&[0, 0, 1, 0], &loops[..]].concat()]))
             .list("rows", &[&[0, 0, 3], &no_list()[..]].concat());
-        assert_eq!(run("give_back", call), (Ok(()), vec![]));
+        assert_eq!(run("copy_transposed", call), (Ok(()), vec![]));
         assert_eq!(
             x,
             [vec![11.0; width], vec![12.0; width], vec![10.0; width]].concat()

@@ -125,7 +125,7 @@ fn every_handler_is_called() {
     let local = [
         "concatenate",
         "copy",
-        "give_back",
+        "copy_transposed",
         "in_order",
         "order",
         "split",

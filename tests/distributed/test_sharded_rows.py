@@ -32,9 +32,9 @@ class Fields:
         order = random.permutation(count)
         ids = order[((owners == RANK) | has_ghost[RANK])[order]]
         self.mesh = mesh
-        comm = mpi4jax.axis_comm(mesh, "i")
-        self.plan = Plan.from_global(ids, owners[ids] == RANK, comm=comm)
-        self.on_mesh = self.plan.on_mesh(mesh, "i")
+        owned, comm = owners[ids] == RANK, mpi4jax.axis_comm(mesh, "i")
+        self.plan = Plan.from_global(ids, owned, comm=comm)
+        self.on_mesh = Plan.from_global(ids, owned, comm=mesh, names="i")
         values = np.random.default_rng([seed, RANK]).integers(-8, 9, (self.plan.size, 2))
         self.own = values.astype(float)
         self.spread = self.on_mesh.spread(self.own)
@@ -74,8 +74,10 @@ def test_blocks(mesh):
     """A point has two rows on a mesh, too."""
     ids = (np.arange(4) + 3 * RANK) % (3 * SIZE)
     comm = mpi4jax.axis_comm(mesh, "i")
-    plan = Plan.from_global(ids, np.arange(4) < 3, comm=comm).blocked(2)
-    on_mesh = plan.on_mesh(mesh, "i")
+    plan, on_mesh = (
+        Plan.from_global(ids, np.arange(4) < 3, comm=place).blocked(2)
+        for place in (comm, mesh)
+    )
     assert on_mesh.size == plan.size == 8
     x = np.arange(8.0) + 10 * RANK
     specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
@@ -132,12 +134,78 @@ def test_rows_of_a_mesh(fields):
     assert not owned[fields.plan.size :].any()
 
 
+def test_whole_fields(fields, is_checked):
+    """`gather` and `scatter` of a program are those of the plan outside."""
+    plan = fields.plan
+    whole = np.asarray(plan.gather(jnp.asarray(fields.own)))
+
+    def body(plan, x):
+        gathered = plan.gather(x)
+        assert gathered.shape == whole.shape
+        return plan.scatter(2 * gathered) + plan.scatter(jnp.asarray(whole))
+
+    actual = fields.run(body, fields.spread, is_checked=is_checked)
+    np.testing.assert_array_equal(actual, plan.scatter(3 * whole))
+
+
+def test_own_rows(fields, is_checked):
+    """`without_ghosts` gives own rows and padding, `with_ghosts` takes them."""
+    counts = MPI.COMM_WORLD.allgather(int(fields.plan.owned.sum()))
+
+    def own(plan, x):
+        rows = plan.without_ghosts(x)
+        assert rows.shape == (max(counts), 2)
+        return rows
+
+    actual = fields.run(own, fields.spread, is_checked=is_checked)[: counts[RANK]]
+    expected = fields.plan.without_ghosts(jnp.asarray(fields.own))
+    np.testing.assert_array_equal(actual, expected)
+
+    def there_and_back(plan, x):
+        return plan.with_ghosts(3 * own(plan, x))
+
+    actual = fields.run(there_and_back, fields.spread, is_checked=is_checked)
+    np.testing.assert_array_equal(actual, fields.plan.with_ghosts(3 * expected))
+    gradient = fields.run(
+        lambda plan, x: jax.grad(lambda x: jnp.sum(there_and_back(plan, x) ** 2))(x),
+        fields.spread,
+        is_checked=is_checked,
+    )
+    plan = fields.plan
+
+    def loss(x):
+        return jnp.sum(plan.with_ghosts(3 * plan.without_ghosts(x)) ** 2)
+
+    np.testing.assert_array_equal(gradient, jax.grad(loss)(jnp.asarray(fields.own)))
+
+
+def test_facts_outside_of_the_program(fields):
+    plan, on_mesh = fields.plan, fields.on_mesh
+    for name in ("neighbors", "owned_rows", "ghost_rows", "interior_rows"):
+        np.testing.assert_array_equal(getattr(on_mesh, name), getattr(plan, name))
+    np.testing.assert_array_equal(on_mesh.renumber(), plan.renumber())
+    assert on_mesh.describe(fields.own) == plan.describe(fields.own)
+    leaves, structure = jax.tree_util.tree_flatten(plan)
+    assert not leaves
+    assert structure.unflatten([]) is plan
+
+
 @pytest.mark.ranks(2)
 def test_errors(fields):
     with pytest.raises(ValueError, match=r"expected a call in a jax.shard_map over its"):
         fields.on_mesh.exchange(jnp.zeros(fields.on_mesh.size))
-    reversed_comm = MPI.COMM_WORLD.Split(0, -RANK)
-    plan = Plan.from_neighbors({}, 2, comm=reversed_comm)
-    with pytest.raises(ValueError, match=r"expected a plan with comm=mpi4jax.axis_comm"):
-        plan.on_mesh(fields.mesh)
-    reversed_comm.Free()
+    with pytest.raises(ValueError, match="with a communicator, expected it with a mesh"):
+        Plan.from_neighbors({}, 2, comm=MPI.COMM_WORLD, names="i")
+    with pytest.raises(ValueError, match="of a plan on a communicator, expected one on a"):
+        fields.plan.spread(fields.own)
+
+    def body(plan, x):
+        with pytest.raises(ValueError, match="`root` of a plan on a mesh"):
+            plan.gather(x, root=0)
+        with pytest.raises(ValueError, match=r"Plan.describe was used in a program on a"):
+            plan.describe()
+        with pytest.raises(ValueError, match=r"Plan.owned_rows was used in a program on"):
+            _ = plan.owned_rows
+        return x
+
+    fields.run(body, fields.spread, is_checked=False)

@@ -9,7 +9,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from mpi4py import MPI
 
-import mpi4jax
 from mpi4jax import halo, linalg, unstructured
 from mpi4jax._internal.xla.jax_compat import allows_sharded_programs
 
@@ -84,10 +83,8 @@ def test_fields_of_rows(name, mesh, is_checked):
     own = np.arange(N)[OWN]
     ids = np.union1d(own, [(own[0] - 1) % N, (own[-1] + 1) % N])
     ids = np.random.default_rng(RANK).permutation(ids)
-    comm = mpi4jax.axis_comm(mesh, "i")
     owned = np.isin(ids, own)
-    plan = unstructured.Plan.from_global(ids, owned, comm=comm)
-    on_mesh = plan.on_mesh(mesh, "i")
+    on_mesh = unstructured.Plan.from_global(ids, owned, comm=mesh)
     sides = [np.flatnonzero(ids == (i + step) % N)[0] for i in own for step in (-1, 1)]
     neighbors = np.zeros((len(ids), 2), int)
     neighbors[[np.flatnonzero(ids == i)[0] for i in own]] = np.reshape(sides, (-1, 2))

@@ -64,9 +64,9 @@ MUTANTS = {
     "what is stored goes back to the pool while it is copied up": Mutant(
         "rust/src/memory/device.rs",
         "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
-        "    };\n    POOL.give_back(buffer, Some(stream));",
+        "    };\n    POOL.release(buffer, Some(stream));",
         "driver.copy_up(array.address as usize, buffer.address, from.len(), stream)\n"
-        "    };\n    POOL.give_back(buffer, None);",
+        "    };\n    POOL.release(buffer, None);",
         ("programs",),
     ),
     "a ticket is read before it has come": Mutant(

@@ -67,10 +67,10 @@ ADDED = frozenset(("float32", "float64", "complex64", "complex128"))
 
 
 class Rows(NamedTuple):
-    """Which rows of a table a view goes to along an axis."""
+    """List of the rows of a view along an axis."""
 
     axis: int
-    #: Where the list begins in the table. It has as many rows as the view.
+    #: Position of the list in the table. The list has as many rows as the view.
     start: int
 
 
@@ -241,7 +241,7 @@ def _result_types(*avals: ShapedArray, copies: CopyList, batch: int) -> list[Sha
     return types[: len(types) - len(copies.dropped)]
 
 
-def _push(
+def _jvp(
     primals: Sequence[Array],
     tangents: Sequence[Tangent],
     *,
@@ -282,7 +282,7 @@ def _batch(
     return results, [0] * len(results)
 
 
-ad.primitive_jvps[copy_p] = _push
+ad.primitive_jvps[copy_p] = _jvp
 ad.primitive_transposes[copy_p] = _transpose
 batching.primitive_batchers[copy_p] = _batch
 
@@ -328,7 +328,7 @@ def _lower_for_cpu(
             for stage in copies.stages
         ]
         call = ffi_lowering(
-            custom_call_target("give_back" if copies.is_transposed else "copy"),
+            custom_call_target("copy_transposed" if copies.is_transposed else "copy"),
             operand_output_aliases={n: n for n in range(len(updated))},
         )
         encoded = list(itertools.chain(*stages))

@@ -15,7 +15,7 @@ from ..arguments.types import Array, Unchecked
 from ..mpi import handles
 from ..mpi.meshes import axis_comm, check_program, names_of
 from ..operations._arguments import PROC_NULL
-from ..operations._computed import FIRST, operand_of
+from ..operations._computed import FIRST_COMPUTED, operand_of
 
 
 class Grid(NamedTuple):
@@ -115,7 +115,7 @@ class Grid(NamedTuple):
         """
         if self.names is None:
             return [MPI.Cartcomm(self.comm).Shift(*shift) for shift in shifts]
-        positions = range(FIRST, FIRST + 2 * len(shifts), 2)
+        positions = range(FIRST_COMPUTED, FIRST_COMPUTED + 2 * len(shifts), 2)
         return [(position, position + 1) for position in positions]
 
     def ranks(self, shifts: Sequence[tuple[int, int]]) -> tuple[Array, ...]:

@@ -68,7 +68,8 @@ class ScatterCall(PlanCall):
             own_points = axis.local_points(own)
             first = axis.start(own) - axis.lower
             last = first + len(own_points)
-            if np.array_equal(own_points, np.arange(first, last)):
+            is_range = np.array_equal(own_points, np.arange(first, last))
+            if is_range and last <= axis.points:
                 # Of an empty part, jnp.take would not depend on the array.
                 x = jax.lax.slice_in_dim(x, first, last, axis=axis.position)
             else:

@@ -27,7 +27,7 @@ from .slabs import CellGhosts, Direction, Extent, Geometry
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: How many points neighboring parts have in common, at most: n cells have n + 1 faces.
+#: Largest number of points that neighboring parts share: n cells have n + 1 faces.
 MAX_SHARED = 1
 
 

@@ -39,13 +39,13 @@ class Direction(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Which points an array has along an axis."""
+    """Points of an array along an axis: ghosts, and own points between them."""
 
     size: int
     #: The halo width: the number of ghost cells on either side.
     lower: int
     upper: int
-    #: How many of its own points a process has in common with each of its neighbors, as
+    #: Number of own points that a process shares with each of its neighbors, such as
     #: those on the faces between two cells.
     shared: int
 
@@ -73,7 +73,7 @@ Extents = tuple[tuple[Extent, ...], ...]
 
 
 class Geometry(NamedTuple):
-    """Which slabs are exchanged, and in which order."""
+    """Slabs that are exchanged, and their order."""
 
     #: The position of each axis in the arrays.
     positions: tuple[int, ...]

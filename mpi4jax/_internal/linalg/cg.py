@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ..arguments.types import Array, Comm, Integer, PyTree, Scalar
 from ..nonblocking.overlap import overlap
+from ..xla.dependence import depend
 from .solve import Info, Method, Stop, System, Target, add, solve
 from .vectors import Plan
 
@@ -181,22 +182,9 @@ def _pipelined_cycle(
     w = system.operator(u)
     zeros = jax.tree.map(jnp.zeros_like, w)
     unit = jnp.ones_like(target.square)
-    iterations = jnp.zeros((), jnp.int32)
-    start = _PipelinedState(
-        *(
-            zeros,
-            residual,
-            u,
-            w,
-            zeros,
-            zeros,
-            zeros,
-            zeros,
-            unit,
-            unit,
-            target.square,
-            iterations,
-        )
-    )
+    # In a shard_map, JAX requires that these vary over the mesh as they do in the loop.
+    first, iterations = (depend(x, target.bound) for x in (unit, jnp.zeros((), jnp.int32)))
+    numbers = (unit, first, target.square, iterations)
+    start = _PipelinedState(zeros, residual, u, w, *(zeros,) * 4, *numbers)
     end = jax.lax.while_loop(is_unfinished, iterate, start)
     return end.x, end.iterations

@@ -283,17 +283,17 @@ def _differentiable(
     good guess. So the system has another equation, `first = 1`, which becomes `first = 0`
     for tangents and cotangents.
     """
-    b = _tied(b)
+    b = _mutually_dependent(b)
     if x0 is None:
         x, info = jax.lax.custom_linear_solve(
-            lambda v: _tied(operator(v)),
+            lambda v: _mutually_dependent(operator(v)),
             b,
             lambda operator, b: solver(operator, b, None),
             None if is_symmetric else lambda operator, b: transposed(operator, b, None),
             symmetric=is_symmetric,
             has_aux=True,
         )
-        return _tied(x), info
+        return _mutually_dependent(x), info
     x0 = jax.lax.stop_gradient(x0)
     is_first = jnp.ones((), norm_dtype(b))
 
@@ -307,17 +307,17 @@ def _differentiable(
         return run
 
     pair, info = jax.lax.custom_linear_solve(
-        lambda pair: _tied((operator(pair[0]), pair[1])),
-        _tied((b, is_first)),
+        lambda pair: _mutually_dependent((operator(pair[0]), pair[1])),
+        _mutually_dependent((b, is_first)),
         with_start(solver),
         None if is_symmetric else with_start(transposed),
         symmetric=is_symmetric,
         has_aux=True,
     )
-    return _tied(pair)[0], info
+    return _mutually_dependent(pair)[0], info
 
 
-def _tied(tree: T) -> T:
+def _mutually_dependent(tree: T) -> T:
     """The tree with a dependence of each leaf on all leaves, for JAX.
 
     JAX can't differentiate the solution if some leaves have a tangent and others have none,
@@ -454,7 +454,9 @@ def _iterate(
         return _State(x, residual, norm, state.iterations + iterations, has_improved)
 
     true = jnp.ones((), bool)
-    start = _State(x, residual, residual_norm, jnp.zeros((), jnp.int32), true)
+    # In a shard_map, a cycle's number of iterations may vary over the mesh, as limits do.
+    iterations = depend(jnp.zeros((), jnp.int32), rtol)
+    start = _State(x, residual, residual_norm, iterations, true)
     state = jax.lax.while_loop(is_unfinished, cycle, start)
     converged = has_converged(state.norm)
     reason = jnp.select(

@@ -136,7 +136,7 @@ class _Split(Traced[T]):
     def __init__(self, function: Callable[[], T]) -> None:
         super().__init__(function)
         self._env: Environment = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
-        #: What comes later: results, and refs that are not yet read or written.
+        #: Variables that are not known yet: results, and refs that are used later.
         self._missing: set[Var] = set()
         self._later: list[Equation] = []
         self._started: list[_Started] = []

@@ -284,7 +284,7 @@ def _known_numbers(flight: Flight, operands: Sequence[Operand]) -> list[Array]:
 
 
 def is_forwarded(flight: Flight) -> list[bool]:
-    """Which of the results are arrays that wait is given, or may be."""
+    """Flags of the results that are, or may be, operands of wait."""
     return [operand is not None for operand in flight.forwarded]
 
 

@@ -132,7 +132,7 @@ class Call:
 class ReceivingOperation(Operation):
     """An operation that receives one message."""
 
-    #: Which status MPI fills when it has received the message.
+    #: Number of the status that MPI fills when the message has arrived.
     status_number: int = field(default=handles.NO_STATUS, kw_only=True)
 
 

@@ -17,14 +17,14 @@ from ..arguments.types import Array
 from ._arguments import PROC_NULL
 
 #: The parameter that stands for the first computed rank. Others follow.
-FIRST = -(2**63)
-#: More than that is a rank, or one of MPI's special values.
-_LAST = -(2**40)
+FIRST_COMPUTED = -(2**63)
+#: Smallest number that is a rank or a constant of MPI.
+_SMALLEST_RANK = -(2**40)
 
 
 def is_computed(rank: int) -> bool:
     """Whether a parameter stands for a rank that the program computes."""
-    return rank < _LAST
+    return rank < _SMALLEST_RANK
 
 
 def parameter_of(rank: int | Array, computed: list[Array]) -> int:
@@ -32,7 +32,7 @@ def parameter_of(rank: int | Array, computed: list[Array]) -> int:
     if isinstance(rank, int):
         return rank
     computed.append(rank)
-    return FIRST + len(computed) - 1
+    return FIRST_COMPUTED + len(computed) - 1
 
 
 def operand_of(computed: Sequence[Array]) -> tuple[Array, ...]:
@@ -51,7 +51,7 @@ def split_computed(*ranks: int | Array) -> tuple[tuple[int, ...], tuple[Array, .
 
 def rank_in(rank: int, numbers: Sequence[Array]) -> int | Array:
     """A rank that is a parameter, or the one that it stands for in the last operand."""
-    return numbers[-1][rank - FIRST] if is_computed(rank) else rank
+    return numbers[-1][rank - FIRST_COMPUTED] if is_computed(rank) else rank
 
 
 def choose(condition: bool | Array, value: Array, otherwise: Array) -> Array:

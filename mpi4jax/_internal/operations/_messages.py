@@ -42,7 +42,7 @@ class Messages(NamedTuple):
         return cls((rank,), (tag,), (1,))
 
     def count_leaves(self) -> int:
-        """How many leaves travel in all messages."""
+        """Number of leaves in all messages."""
         return sum(self.leaf_counts)
 
     def split(self, leaves: Sequence[X]) -> list[Sequence[X]]:

@@ -95,7 +95,7 @@ class RowsOnMesh(UnwrittenRows):
     """Those of a program on a mesh, which finds out when it runs where the grid ends."""
 
     communicator: Communicator
-    #: How many rows each neighbor sends.
+    #: Number of rows that each neighbor sends.
     counts: tuple[int, ...]
 
     def fill(self, array: Array, value: ArrayLike) -> Array:

@@ -63,7 +63,7 @@ class Operation:
     name: ClassVar[str]
     #: The names of the array arguments.
     operands: ClassVar[tuple[str, ...]] = ("x",)
-    #: How many of the operands, the last ones, are numbers of rows.
+    #: Number of trailing operands that hold row counts.
     count_operands: ClassVar[int] = 0
     #: Whether the result takes the memory of the first operand, if XLA has no further use
     #: for that.
@@ -95,7 +95,7 @@ class Operation:
         return like(x)
 
     def read_operands(self) -> int:
-        """How many operands, the first ones, the handler gets.
+        """Number of leading operands that the handler gets.
 
         The others only lend their shape and type.
         """

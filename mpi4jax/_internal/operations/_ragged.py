@@ -30,9 +30,9 @@ class CountsOperation(Operation):
     It is an error on all processes if some rows don't fit on one of them.
     """
 
-    #: How many rows this process can send.
+    #: Largest number of rows that this process can send.
     rows: int
-    #: How many it can receive.
+    #: Largest number of rows that this process can receive.
     capacity: int
 
     count_operands = 1
@@ -45,7 +45,7 @@ class CountsOperation(Operation):
 class RowsOperation(Operation):
     """Moves rows. The last operand is the number of rows that come from each process."""
 
-    #: How many rows the result has. Those behind the received ones are zeros.
+    #: Number of rows of the result. Rows behind the received ones are zeros.
     capacity: int
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

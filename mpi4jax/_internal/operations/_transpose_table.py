@@ -1,4 +1,4 @@
-"""Which operation is the transpose of which one.
+"""Table of the operations that are transposes of each other.
 
 As a linear map between the arrays of all processes together, an operation has a transpose,
 through which cotangents go. It is an operation on all processes again, or several of them.

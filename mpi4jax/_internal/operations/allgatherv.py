@@ -61,7 +61,7 @@ class AllGatherVCounts(CountsOperation):
 @as_primitive
 @dataclass(frozen=True)
 class AllGatherVRows(RowsOperation, SharedOperation):
-    #: How many rows `x` has.
+    #: Number of rows of `x`.
     rows: int
 
     name = "allgatherv_rows"

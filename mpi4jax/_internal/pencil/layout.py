@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
-from typing_extensions import Self
 
 from ..arguments.checks import integers, reject
 from ..arguments.types import Array, Integer, PyTree, Unchecked
@@ -24,6 +23,9 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.meshes import axis_comm, world_rank
 from ..operations._eager import on_own_devices, run_named
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 

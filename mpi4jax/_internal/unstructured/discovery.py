@@ -23,7 +23,7 @@ from .setup_messages import MAX_COUNT, Integers, Mask, Problem, Routes, agree, p
 FROM_GLOBAL = "unstructured.Plan.from_global"
 FROM_NEIGHBORS = "unstructured.Plan.from_neighbors"
 
-#: How many ids a process proposes as ends of the parts of a distributed sort.
+#: Number of ids that a process proposes as ends of the parts of a distributed sort.
 _SAMPLES = 64
 
 
@@ -41,7 +41,7 @@ class Neighborhood:
     received: tuple[Integers, ...]
     #: Whether this process owns a row.
     owned: Mask
-    #: How many rows each process owns.
+    #: Number of rows that each process owns.
     counts: tuple[int, ...]
     #: The ids, int64, or uint64 if one of any process is above the range of int64.
     global_ids: Integers | None
@@ -218,7 +218,7 @@ class _Directory:
         #: The places that are no owners', in the order in which they were received.
         unowned = np.flatnonzero(~self._is_owner)
         self._others = unowned[np.argsort(self._order[unowned])]
-        #: Which id each is, counted from 0.
+        #: Index of each id among the different ones.
         self._index = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
         self.problem = None if elects else self._find_problem()
 
@@ -346,7 +346,7 @@ def _integers(function: str, name: str, value: Unchecked, rank: int) -> Integers
     array = _array(value)
     if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(
-            f"{function} got {_in_words(value, array)} for {name} on rank "
+            f"{function} got {_describe(value, array)} for {name} on rank "
             f"{rank}, expected an array of integers with one dimension"
         )
     if array.size > MAX_COUNT:
@@ -361,7 +361,7 @@ def _mask(value: Unchecked, size: int, rank: int) -> Mask:
     array = _array(value)
     if array is None or array.shape != (size,) or (size and array.dtype != np.bool_):
         raise ValueError(
-            f"{FROM_GLOBAL} got {_in_words(value, array)} for argument `owned` on rank "
+            f"{FROM_GLOBAL} got {_describe(value, array)} for argument `owned` on rank "
             f"{rank}, expected a boolean for each of the {size} ids, or None"
         )
     return array.astype(np.bool_)
@@ -378,7 +378,7 @@ def _array(value: Unchecked) -> Integers | None:
         return None
 
 
-def _in_words(value: Unchecked, array: Integers | None) -> str:
+def _describe(value: Unchecked, array: Integers | None) -> str:
     return describe(value if array is None or not array.ndim else array)
 
 
@@ -499,13 +499,13 @@ def _difference(
     said = (
         f"no entry for rank {rank}"
         if others_counts is None
-        else f"{_rows_in_words(expected)} {there}"
+        else f"{_describe_count(expected)} {there}"
     )
     return (
-        f"{FROM_NEIGHBORS} got {_rows_in_words(count)} on rank {rank} {here}, expected "
+        f"{FROM_NEIGHBORS} got {_describe_count(count)} on rank {rank} {here}, expected "
         f"{expected or 'none'}, as rank {other} got {said}"
     )
 
 
-def _rows_in_words(count: int) -> str:
+def _describe_count(count: int) -> str:
     return f"{count or 'no'} row{'s' * (count != 1)}"

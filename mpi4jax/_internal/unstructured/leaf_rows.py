@@ -42,7 +42,7 @@ class LeafRows(LeafOperation):
     packs and unpacks around the call. Rows behind the received ones are undefined.
     """
 
-    #: How many rows each result has.
+    #: Number of rows of each result.
     capacity: int
 
     name = "migrate"
@@ -98,7 +98,7 @@ class LeafRows(LeafOperation):
 
 
 def _width(aval: ShapedArray, word: DType) -> int:
-    """How many words a row has."""
+    """Number of words of a row."""
     return bytes_of_a_row(aval) // word.itemsize
 
 

@@ -32,7 +32,7 @@ from ..operations.alltoall import AllToAll
 from ..operations.exchange import Exchange
 from .leaf_rows import LeafRows
 
-#: How many particles a process may send to each, and how many come from each.
+#: Numbers of particles that a process may send to each process, and that come from each.
 Counts: TypeAlias = tuple[Array, Array]
 #: Counts, and totals of all processes.
 State: TypeAlias = tuple[Array, Array, Array]
@@ -44,17 +44,17 @@ ROUNDS = 8
 
 
 class Migrated(NamedTuple):
-    """What :func:`migrate` returns."""
+    """Result of :func:`migrate`."""
 
     #: The tree of arrays: first the particles that have stayed, then those that came from
     #: each process, by rank. Behind them are zeros.
     particles: PyTree
-    #: Which slots have a particle: the first ones.
+    #: Mask of the slots that have a particle: the first ones.
     mask: Array
-    #: How many particles, of all processes together, have not moved for want of room.
+    #: Number of particles, of all processes, that have not moved for want of room.
     deferred: Array
-    #: How many, of all processes together, have not moved as they can't be sent there: to
-    #: what is not a rank, or not a neighbor.
+    #: Number of particles, of all processes, whose destination is not a rank, or not a
+    #: neighbor. They stay.
     unreachable: Array
 
 
@@ -112,7 +112,7 @@ class _Migration(PlanCall):
         return is_rank & jnp.asarray(is_neighbor)[destination]
 
     def _agree(self, wanted: Array, free: Array, unreachable: Array) -> State:
-        """How many are sent to and come from each process, and the totals of the result."""
+        """Numbers sent to and received from each process, and the totals of the result."""
 
         def sum_totals(granted: Array, incoming: Array) -> Array:
             is_too_much = incoming.sum() > free + granted.sum()

@@ -1,4 +1,4 @@
-"""A plan for fields in a `jax.shard_map`, whose program is equal on all processes.
+"""Rows of a plan on a mesh, whose program is equal on all processes.
 
 All processes have as many messages as that with most neighbors, of as many rows as the
 longest list, and the program gets ranks and lists as arrays. A rank may be MPI.PROC_NULL,
@@ -8,7 +8,7 @@ and a row none.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,32 +16,32 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from mpi4py import MPI
 
-from ..arguments.types import Array, ArrayLike
-from ..layout.packing import Tree
+from ..arguments.types import Array
 from ..mpi import handles
 from ..mpi.handles import Communicator
-from ..mpi.meshes import axis_comm, check_program, names_of
+from ..mpi.meshes import axis_comm, check_program
 from ..operations._arguments import PROC_NULL
-from ..operations._computed import FIRST
+from ..operations._computed import FIRST_COMPUTED
+from ..operations.allgather import AllGather
+from . import discovery
 from .discovery import Neighborhood
-from .row_plan import RowPlan
+from .on_ranks import rows_of_points
 from .rows import Pattern, RowList
 from .setup_messages import private
-
-T = TypeVar("T")
 
 #: A row that no field has, beyond the last one.
 _NONE = np.iinfo(np.int32).max
 
 
-class _Static(NamedTuple):
+class Static(NamedTuple):
     """The part of a plan that is equal on all processes: all but its arrays."""
 
     mesh: jax.sharding.Mesh
     names: tuple[Hashable, ...]
     pattern: Pattern
-    #: How many rows each point has.
+    #: Number of rows of each point, and of whole fields.
     block: int
+    total: int
 
     def spread(self, rows: np.ndarray[Any, Any]) -> Array:
         """The whole array of the rows of all processes."""
@@ -49,110 +49,107 @@ class _Static(NamedTuple):
         return jax.make_array_from_process_local_data(sharding, rows)
 
 
-@jax.tree_util.register_pytree_node_class
-class MeshPlan(RowPlan):
-    """A plan for fields in a `shard_map`, which :meth:`Plan.on_mesh` makes.
+class Arrays(NamedTuple):
+    """The part of a plan that differs among processes, divided along the first axis."""
 
-    It is an argument of programs, a tree of arrays that are divided along the first axis.
-    """
+    #: Lists of rows, and the ranks of neighbors.
+    table: Array
+    ranks: Array
+    #: Whether a process owns a row, which is no ghost and no padding.
+    owned: Array
+    #: Own rows, and their positions in whole fields.
+    own_rows: Array
+    positions: Array
 
-    _public_name = "unstructured.MeshPlan"
 
-    def __init__(self, static: _Static, table: Array, ranks: Array, owned: Array) -> None:
-        self._static = static
-        self._pattern = static.pattern
-        self._block = static.block
-        #: The number of rows of a field on each process.
+class MeshRows:
+    """Rows of the fields of all processes, which a program has as arrays."""
+
+    is_on_mesh = True
+
+    def __init__(
+        self, static: Static, arrays: Arrays, neighborhood: Neighborhood | None
+    ) -> None:
+        self.static, self.arrays = static, arrays
+        #: The points of this process and its neighbors, but not in a program.
+        self.neighborhood = neighborhood
+        self.pattern, self.block, self.total = static.pattern, static.block, static.total
         self.size = static.pattern.size * static.block
-        self._table = table
-        self._ranks = (ranks,)
-        #: Which rows a process owns: no ghosts, and none that fill up a field.
-        self.owned = owned
-
-    def tree_flatten(self) -> tuple[tuple[Array, ...], _Static]:
-        return (self._table, *self._ranks, self.owned), self._static
-
-    @classmethod
-    def tree_unflatten(cls, static: _Static, arrays: Any) -> MeshPlan:
-        return cls(static, *arrays)
-
-    def __repr__(self) -> str:
-        return f"<unstructured.MeshPlan: {len(self._pattern.sent)} neighbors at most>"
-
-    def spread(self, fields: T) -> T:
-        """Whole arrays of the rows of all processes, filled up with zeros.
-
-        Arguments:
-            fields: An array with the rows of this process, or a tree of them.
-
-        """
-        function = "unstructured.MeshPlan.spread"
-        tree = Tree("fields", fields)
-        leaves = [self._spread(function, *pair) for pair in tree.named_arrays(function)]
-        return tree.with_leaves(leaves)
-
-    def _spread(self, function: str, name: str, x: ArrayLike) -> Array:
-        shape = np.shape(x)
-        if not shape or shape[0] > self.size:
-            raise ValueError(
-                f"{function} got an array of shape {shape} for `{name}`, expected at most "
-                f"{self.size} rows along its first axis"
-            )
-        rows = np.zeros((self.size, *shape[1:]), jnp.result_type(x))
-        rows[: shape[0]] = x
-        return self._static.spread(rows)
+        self.table, self.owned = arrays.table, arrays.owned
+        self.ranks = (arrays.ranks,)
 
     @property
     def comm(self) -> MPI.Intracomm:
         """The communicator of the processes."""
-        return axis_comm(self._static.mesh, self._static.names)
+        return axis_comm(self.static.mesh, self.static.names)
 
-    def without_ghosts(self, fields: T) -> T:
-        """Set the rows to zero that a process does not own. Fields keep their size.
-
-        Arguments:
-            fields: An array with the rows along its first axis, or a tree of arrays.
-
-        """
-
-        def own_rows(x: Array) -> Array:
-            owned = self.owned.reshape(-1, *[1] * (x.ndim - 1))
-            return jnp.where(owned, x, jnp.zeros((), x.dtype))
-
-        return jax.tree_util.tree_map(own_rows, fields)
-
-    def with_ghosts(self, fields: T) -> T:
-        """Set the rows that :meth:`without_ghosts` sets to zero, by :meth:`exchange`."""
-        return self.exchange(fields)
-
-    def _communicator_of(self, function: str) -> Communicator:
+    def communicator(self, function: str) -> Communicator:
+        """The communicator, for a program that calls `function`."""
         comm = self.comm
         if comm.Get_size() > 1:
-            check_program(function, self._static.names)
+            check_program(function, self.static.names)
         return handles.communicator(function, comm)
 
+    def __repr__(self) -> str:
+        return f"{self.size} rows, {len(self.pattern.sent)} neighbors at most, on a mesh"
 
-def on_mesh(
+    @property
+    def own_count(self) -> int:
+        """Number of own rows of each process, with padding."""
+        sizes = self.arrays.own_rows.shape
+        is_whole = self.neighborhood is not None
+        count: int = sizes[0] // (self.comm.Get_size() if is_whole else 1)
+        return count
+
+    def own(self, x: Array, axis: int) -> Array:
+        """The own rows of a field, padded with zeros."""
+        at = x.at[(*(slice(None),) * (axis % x.ndim), self.arrays.own_rows)]
+        return at.get(mode="fill", fill_value=0)
+
+    def put(self, x: Array, axis: int) -> Array:
+        """Own rows among zeros in place of the ghosts."""
+        position = axis % x.ndim
+        shape = [*x.shape[:position], self.size, *x.shape[position + 1 :]]
+        at = jnp.zeros(shape, x.dtype).at[
+            (*(slice(None),) * position, self.arrays.own_rows)
+        ]
+        return at.set(x, mode="drop", unique_indices=True)
+
+    def gather(
+        self, function: str, leaves: Sequence[Array], root: int | None
+    ) -> Sequence[Array]:
+        """The whole fields."""
+        gather = AllGather(self.communicator(function))
+        order = gather.apply(self.arrays.positions).reshape(-1)
+        whole = []
+        for x in leaves:
+            rows = gather.apply(self.own(x, 0)).reshape(-1, *x.shape[1:])
+            zeros = jnp.zeros((self.total, *x.shape[1:]), x.dtype)
+            whole.append(zeros.at[order].set(rows, mode="drop"))
+        return whole
+
+    def scatter(
+        self, function: str, leaves: Sequence[Array], root: int | None
+    ) -> Sequence[Array]:
+        """The own rows of whole fields."""
+        self.communicator(function)
+        positions = self.arrays.positions
+        return [x.at[positions].get(mode="fill", fill_value=0) for x in leaves]
+
+
+def rows_on_mesh(
     neighborhood: Neighborhood,
-    comm: MPI.Intracomm,
-    block: int,
     mesh: jax.sharding.Mesh,
-    names: str | Sequence[Hashable] | None,
-) -> MeshPlan:
-    """The plan of a neighborhood for a mesh, on whose axes the processes are.
-
-    Each point has `block` rows.
-    """
-    names = names_of("unstructured.Plan.on_mesh", mesh, names)
-    axes = axis_comm(mesh, names)
-    if MPI.Comm.Compare(axes, comm) not in (MPI.IDENT, MPI.CONGRUENT):
-        raise ValueError(
-            f"unstructured.Plan.on_mesh got axes {names} of a mesh with other processes "
-            "than the plan has, expected a plan with comm=mpi4jax.axis_comm(mesh, names)"
-        )
+    names: tuple[Hashable, ...],
+    block: int,
+) -> MeshRows:
+    """The rows of a neighborhood on a mesh. All processes call this together."""
+    comm = axis_comm(mesh, names)
     lists = [*neighborhood.sent, *neighborhood.received]
+    own_points = np.flatnonzero(neighborhood.owned)
     own = [neighborhood.size, len(neighborhood.ranks), max(map(len, lists), default=0)]
-    with private("unstructured.Plan.on_mesh", comm) as duplicate:
+    positions = discovery.positions(neighborhood, comm)
+    with private("unstructured.Plan", comm) as duplicate:
         size, count, length = (duplicate.allreduce(each, op=MPI.MAX) for each in own)
     table = np.full((2, count, length), _NONE, np.int32)
     for side, of_side in enumerate((neighborhood.sent, neighborhood.received)):
@@ -162,14 +159,26 @@ def on_mesh(
     ranks[: len(neighborhood.ranks)] = neighborhood.ranks
     owned = np.zeros(size, np.bool_)
     owned[: neighborhood.size] = neighborhood.owned
+    own_size = max(neighborhood.counts) * block
+    own_rows, own_positions = (
+        _padded(rows_of_points(points, block), own_size)
+        for points in (own_points, positions)
+    )
     sides = [
         tuple(
-            RowList(FIRST + n, length, (side * count + n) * length, first=None)
+            RowList(FIRST_COMPUTED + n, length, (side * count + n) * length, first=None)
             for n in range(count)
         )
         for side in range(2)
     ]
-    pattern = Pattern(size, *sides)
-    static = _Static(mesh, names, pattern, block)
-    arrays = (table.reshape(-1), ranks, np.repeat(owned, block))
-    return MeshPlan(static, *map(static.spread, arrays))
+    total = sum(neighborhood.counts) * block
+    static = Static(mesh, names, Pattern(size, *sides), block, total)
+    arrays = (table.reshape(-1), ranks, np.repeat(owned, block), own_rows, own_positions)
+    return MeshRows(static, Arrays(*map(static.spread, arrays)), neighborhood)
+
+
+def _padded(rows: np.ndarray, size: int) -> np.ndarray:
+    """A list of rows, filled up with other rows, which no field has."""
+    padded = _NONE - np.arange(size, dtype=np.int32)
+    padded[: len(rows)] = rows
+    return padded

@@ -3,60 +3,60 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
-from ..arguments.checks import integer
-from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree
-from ..ghosts import exchange_ghosts
+from ..arguments.checks import check_callable, integer
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
+from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
+from ..layout.packing import Tree
 from ..mpi import handles
-from ..mpi.handles import unpack_hashable
+from ..mpi.handles import Communicator, unpack_hashable
+from ..mpi.meshes import axis_comm, names_of
+from ..nonblocking.overlap import overlap
+from ..nonblocking.requests import Request
 from ..operations._arguments import known_root
-from ..operations._eager import on_own_devices, run_named
+from ..operations._eager import on_own_devices
 from . import discovery
-from .on_mesh import MeshPlan, on_mesh
-from .row_plan import NAME, RowPlan
-from .rows import first_row, pattern_of
-from .whole import GatherCall, ScatterCall
+from .discovery import Neighborhood
+from .on_mesh import Arrays, MeshRows, Static, rows_on_mesh
+from .on_ranks import RankRows, rows_of_points
+from .rows import RowGhosts
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+#: The name of plans in errors and reports.
+NAME = "unstructured.Plan"
 
 
-class Plan(RowPlan):
+@jax.tree_util.register_pytree_node_class
+class Plan(GhostPlan):
     """How processes exchange the rows of fields that they share.
 
     Each process has some points of an unstructured mesh, and a row for each in all fields.
     A process owns some of its rows. The others are *ghosts*: copies of rows that other
     processes own. Make a plan by :meth:`from_global` or :meth:`from_neighbors`, once.
+
+    A plan on a mesh of JAX's (``comm=mesh``) is for a :func:`jax.shard_map`. It is an
+    argument of the program: a tree of arrays that are divided along the first axis. As the
+    program is equal on all processes, all have as many rows as the process with most has,
+    own rows as well as all rows: the last ones are padding.
     """
 
-    _public_name = "unstructured.Plan"
+    _public_name = NAME
 
-    def __init__(
-        self, neighborhood: discovery.Neighborhood, comm: MPI.Intracomm, block: int = 1
-    ) -> None:
-        self._neighborhood = neighborhood
-        self._block = block
-        #: The communicator of the processes.
-        self.comm = comm
-        self._communicator = handles.communicator("unstructured.Plan", comm)
+    def __init__(self, rows: RankRows | MeshRows) -> None:
+        self._rows = rows
         #: The number of rows of a field on this process.
-        self.size = neighborhood.size * block
-        #: The ranks that this process sends rows to or receives rows from.
-        self.neighbors = neighborhood.ranks
-        #: Which rows this process owns.
-        self.owned = np.repeat(neighborhood.owned, block)
-        self._pattern, rows = pattern_of(
-            neighborhood.size, neighborhood.ranks, neighborhood.sent, neighborhood.received
-        )
-        # A plan that is made while a program is traced may outlive the trace.
-        with jax.ensure_compile_time_eval():
-            self._table = jnp.asarray(rows)
+        self.size = rows.size
 
     @classmethod
     def from_global(
@@ -64,7 +64,8 @@ class Plan(RowPlan):
         global_ids: ArrayLike,
         owned: ArrayLike | None = None,
         *,
-        comm: Comm = None,
+        comm: Comm | jax.sharding.Mesh = None,
+        names: str | Sequence[Hashable] | None = None,
     ) -> Plan:
         """Find the neighbors from the ids of points. All processes call this together.
 
@@ -72,12 +73,15 @@ class Plan(RowPlan):
             global_ids: The id of each point of this process: integers, in any order.
             owned: Which of these points it owns, as booleans. Each point has one owner
                 (defaults to the lowest rank that has the point).
-            comm (mpi4py.MPI.Comm): The communicator of the processes (defaults to a clone
-                of :obj:`COMM_WORLD`).
+            comm (mpi4py.MPI.Comm or jax.sharding.Mesh): The communicator of the processes
+                (defaults to a clone of :obj:`COMM_WORLD`), or a mesh, for fields in a
+                :func:`jax.shard_map` over it.
+            names (str or Sequence[str]): Of a mesh, the axes along which fields are divided
+                (defaults to all).
 
         """
-        own_comm = _comm_of("from_global", comm)
-        return cls(discovery.from_global(global_ids, owned, own_comm), own_comm)
+        place = _place("from_global", comm, names)
+        return cls(_rows_of(discovery.from_global(global_ids, owned, place[0]), *place))
 
     @classmethod
     def from_neighbors(
@@ -85,7 +89,8 @@ class Plan(RowPlan):
         neighbors: Mapping[int, tuple[ArrayLike, ArrayLike]],
         size: Integer,
         *,
-        comm: Comm = None,
+        comm: Comm | jax.sharding.Mesh = None,
+        names: str | Sequence[Hashable] | None = None,
     ) -> Plan:
         """Make a plan of known lists of rows. All processes call this together.
 
@@ -94,43 +99,53 @@ class Plan(RowPlan):
                 those that are received from it, in the order in which the other one sends
                 them.
             size: The number of rows of this process.
-            comm (mpi4py.MPI.Comm): The communicator of the processes (defaults to a clone
-                of :obj:`COMM_WORLD`).
+            comm, names: As for :meth:`from_global`.
 
         """
-        own_comm = _comm_of("from_neighbors", comm)
-        return cls(discovery.from_neighbors(neighbors, size, own_comm), own_comm)
+        place = _place("from_neighbors", comm, names)
+        return cls(_rows_of(discovery.from_neighbors(neighbors, size, place[0]), *place))
 
-    def blocked(self, k: Integer) -> Plan:
-        """The plan of fields with `k` unknowns a point, one behind the other.
+    def tree_flatten(self) -> tuple[Sequence[Array], Hashable]:
+        """The arrays of a plan on a mesh, which are arguments of its program."""
+        if isinstance(self._rows, MeshRows):
+            return self._rows.arrays, self._rows.static
+        return (), _Itself(self)
 
-        Such a field has `k` times as many rows.
-        """
-        count = integer("unstructured.Plan.blocked", "k", k)
-        if count < 1:
-            raise ValueError(
-                f"unstructured.Plan.blocked got {count} for argument `k`, expected a "
-                "positive number of unknowns"
-            )
-        self._communicator_of("unstructured.Plan.blocked")
-        return Plan(self._neighborhood, self.comm, self._block * count)
+    @classmethod
+    def tree_unflatten(cls, static: Hashable, arrays: Any) -> Plan:
+        """The plan in a program."""
+        if isinstance(static, _Itself):
+            return static.plan
+        assert isinstance(static, Static)
+        return cls(MeshRows(static, Arrays(*arrays), neighborhood=None))
 
     def __repr__(self) -> str:
-        owned = int(self.owned.sum())
-        return (
-            f"<unstructured.Plan: {owned} own rows, {self.size - owned} ghosts, "
-            f"{len(self.neighbors)} neighbors>"
-        )
+        return f"<{NAME}: {self._rows}>"
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator of the processes."""
+        return self._rows.comm
+
+    @property
+    def owned(self) -> np.ndarray | Array:
+        """Mask of the rows that a process owns."""
+        return self._rows.owned
+
+    @property
+    def neighbors(self) -> tuple[int, ...]:
+        """The ranks that this process sends rows to or receives rows from."""
+        return self._neighborhood("neighbors").ranks
 
     @property
     def owned_rows(self) -> np.ndarray:
         """The rows that this process owns."""
-        return np.flatnonzero(self.owned)
+        return np.flatnonzero(self._own_mask("owned_rows"))
 
     @property
     def ghost_rows(self) -> np.ndarray:
         """The rows that other processes own."""
-        return np.flatnonzero(~self.owned)
+        return np.flatnonzero(~self._own_mask("ghost_rows"))
 
     @functools.cached_property
     def interior_rows(self) -> np.ndarray:
@@ -139,10 +154,124 @@ class Plan(RowPlan):
         If points have neighbors on both sides or on none, and the ghosts are those next to
         own points, these are the own points that are next to no ghost.
         """
-        is_interior = self.owned.copy()
-        for rows in self._neighborhood.sent:
-            is_interior.reshape(-1, self._block)[rows] = False
+        is_interior = self._own_mask("interior_rows")
+        for rows in self._neighborhood("interior_rows").sent:
+            is_interior.reshape(-1, self._rows.block)[rows] = False
         return np.flatnonzero(is_interior)
+
+    def _own_mask(self, function: str) -> np.ndarray:
+        """Mask of the rows that this process owns, without padding."""
+        return np.repeat(self._neighborhood(function).owned, self._rows.block)
+
+    def _neighborhood(self, function: str) -> Neighborhood:
+        """The points of this process, which a program on a mesh does not know."""
+        neighborhood = self._rows.neighborhood
+        if neighborhood is None:
+            raise ValueError(
+                f"{NAME}.{function} was used in a program on a mesh, which is equal on all "
+                "processes, expected it outside of the program"
+            )
+        return neighborhood
+
+    def blocked(self, k: Integer) -> Plan:
+        """The plan of fields with `k` unknowns a point, one behind the other.
+
+        Such a field has `k` times as many rows. On a mesh, all processes call this
+        together.
+        """
+        count = integer(f"{NAME}.blocked", "k", k)
+        if count < 1:
+            raise ValueError(
+                f"{NAME}.blocked got {count} for argument `k`, expected a positive number "
+                "of unknowns"
+            )
+        rows, block = self._rows, self._rows.block * count
+        neighborhood = self._neighborhood("blocked")
+        if isinstance(rows, MeshRows):
+            names = rows.static.names
+            return Plan(rows_on_mesh(neighborhood, rows.static.mesh, names, block))
+        rows.communicator(f"{NAME}.blocked")
+        return Plan(RankRows(neighborhood, rows.comm, block))
+
+    @overload
+    def exchange(self, fields: T, *, axis: int = 0, during: None = None) -> T: ...
+
+    @overload
+    def exchange(
+        self, fields: T, *, axis: int = 0, during: Callable[[T], R]
+    ) -> tuple[T, R]: ...
+
+    @on_own_devices
+    def exchange(
+        self, fields: T, *, axis: int = 0, during: Callable[[T], R] | None = None
+    ) -> T | tuple[T, R]:
+        """Set the ghosts to the rows of their owners.
+
+        All fields together are one message for each neighbor.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+            axis: The axis of all arrays along which the rows are.
+            during: A function of the fields, with their old ghosts, to compute while
+                messages are in flight.
+
+        Returns:
+            The fields, with their ghosts filled; with ``during``, a tuple of these and the
+            result of ``during``.
+
+        """
+        if during is None:
+            return self._run(
+                f"{NAME}.exchange", self._fields("exchange", fields, axis), exchange_ghosts
+            )
+        check_callable(f"{NAME}.exchange", "during", during, "the fields")
+        function = during
+        return overlap(
+            lambda: self.exchange(fields, axis=axis), during=lambda: function(fields)
+        )
+
+    @on_own_devices
+    def start(self, fields: T, *, axis: int = 0) -> Request[T]:
+        """Start an :meth:`exchange`, which :meth:`finish` completes.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+            axis: The axis of all arrays along which the rows are.
+
+        Returns:
+            A request, to be passed to :meth:`finish` or :func:`mpi4jax.wait` once.
+
+        """
+        return self._start(f"{NAME}.start", self._fields("start", fields, axis))
+
+    @on_own_devices
+    def accumulate(self, fields: T, op: Op = MPI.SUM, *, axis: int = 0) -> T:
+        """Add the ghosts to the rows of their owners, and set them to zero.
+
+        This is the transpose of :meth:`exchange`, as that is of this.
+
+        Arguments:
+            fields: An array, or a tree of arrays.
+            op (mpi4py.MPI.Op): What is done instead of a sum: :obj:`mpi4py.MPI.MAX` or
+                ``MIN``.
+            axis: The axis of all arrays along which the rows are.
+
+        Returns:
+            The fields, with zeros in the ghosts.
+
+        """
+        function = f"{NAME}.accumulate"
+        op_number = self._operator(function, op)
+        fields_and_ghosts = self._fields("accumulate", fields, axis)
+        return self._run(function, fields_and_ghosts, accumulate_ghosts, op_number)
+
+    @on_own_devices
+    def sum_shared(self, fields: T, *, axis: int = 0) -> T:
+        """Set all copies of a row to their sum, as of nodes that finite elements share."""
+        function = f"{NAME}.sum_shared"
+        rows = self._fields("sum_shared", fields, axis)
+        total = self._run(function, rows, accumulate_ghosts)
+        return self._run(function, self._fields("sum_shared", total, axis), exchange_ghosts)
 
     @on_own_devices
     def without_ghosts(self, fields: T, *, axis: int = 0) -> T:
@@ -154,7 +283,7 @@ class Plan(RowPlan):
 
         """
         leaves, structure = self._checked("without_ghosts", fields, axis, self.size)
-        return structure.unflatten(x[_index(x, self._own, axis)] for x in leaves)
+        return structure.unflatten(self._rows.own(x, axis) for x in leaves)
 
     @on_own_devices
     def with_ghosts(self, fields: T, *, axis: int = 0) -> T:
@@ -168,24 +297,11 @@ class Plan(RowPlan):
         return self._with_ghosts("with_ghosts", fields, axis)
 
     def _with_ghosts(self, function: str, fields: T, axis: int) -> T:
-        own_count = self._row_counts[self._communicator.rank]
-        leaves, structure = self._checked(function, fields, axis, own_count)
-        if own_count < self.size:
-            leaves = [self._spread(x, axis) for x in leaves]
+        self._communicator_of(f"{NAME}.{function}")
+        leaves, structure = self._checked(function, fields, axis, self._rows.own_count)
+        leaves = [self._rows.put(x, axis) for x in leaves]
         filled = self._fields(function, structure.unflatten(leaves), axis)
         return self._run(f"{NAME}.{function}", filled, exchange_ghosts)
-
-    def _spread(self, x: Array, axis: int) -> Array:
-        """Own rows among zeros in place of the ghosts."""
-        position = axis % x.ndim
-        shape = [*x.shape[:position], self.size, *x.shape[position + 1 :]]
-        result = jnp.zeros(shape, x.dtype)
-        if isinstance(self._own, slice):
-            # Without own rows, too, the result has to depend on x, for the transpose.
-            start = self._own.start
-            return jax.lax.dynamic_update_slice_in_dim(result, x, start, position)
-        # JAX transposes a scatter to rows that it knows to differ.
-        return result.at[_index(x, self._own, axis)].set(x, unique_indices=True)
 
     @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
@@ -202,17 +318,14 @@ class Plan(RowPlan):
             The whole fields, or None on a process that does not get them.
 
         """
-        function = "unstructured.Plan.gather"
+        function = f"{NAME}.gather"
         communicator = self._communicator_of(function)
-        root = self._known_root("gather", root)
+        root = self._known_root(function, root)
         leaves, structure = self._checked("gather", fields, 0, self.size)
-        rows = [] if isinstance(self._own, slice) else [self._own]
-        first = self._own.start if isinstance(self._own, slice) else None
-        call = GatherCall(communicator, self._row_counts, root, first)
-        whole_fields = run_named(function, call, [leaves, self._positions, *rows])
+        whole_fields = self._rows.gather(function, leaves, root)
         if root is not None and root != communicator.rank:
             return None
-        return structure.unflatten(whole_fields or [])
+        return structure.unflatten(whole_fields)
 
     @on_own_devices
     def scatter(self, fields: T, *, root: Integer | None = None) -> T:
@@ -224,38 +337,49 @@ class Plan(RowPlan):
                 of the same shapes and dtypes, whose values are not used.
 
         """
-        function = "unstructured.Plan.scatter"
-        communicator = self._communicator_of(function)
-        root = self._known_root("scatter", root)
-        counts = self._row_counts
-        leaves, structure = self._checked("scatter", fields, 0, sum(counts))
-        call = ScatterCall(communicator, counts, root)
-        own = run_named(function, call, [leaves, self._positions]) or []
+        function = f"{NAME}.scatter"
+        self._communicator_of(function)
+        root = self._known_root(function, root)
+        leaves, structure = self._checked("scatter", fields, 0, self._rows.total)
+        own = self._rows.scatter(function, leaves, root)
         return self._with_ghosts("scatter", structure.unflatten(own), 0)
 
     def _known_root(self, function: str, root: Integer | None) -> int | None:
         if root is None:
             return None
-        return known_root(f"unstructured.Plan.{function}", root, self._communicator)
+        if self._rows.is_on_mesh:
+            raise ValueError(
+                f"{function} got {root!r} for argument `root` of a plan on a mesh, where "
+                "all processes run one program, expected None"
+            )
+        return known_root(function, root, self._rows.communicator(function))
 
-    @functools.cached_property
-    def _own(self) -> np.ndarray | slice:
-        """The own rows as an index, a slice if they follow each other."""
-        rows = self.owned_rows
-        first = first_row(rows) if len(rows) else 0
-        return rows if first is None else slice(first, first + len(rows))
+    def spread(self, fields: T) -> T:
+        """Whole arrays of the rows of all processes, for a program on the plan's mesh.
 
-    @property
-    def _row_counts(self) -> tuple[int, ...]:
-        """The number of own rows of each process."""
-        return tuple(count * self._block for count in self._neighborhood.counts)
+        They are filled up with zeros to the same number of rows on each process.
 
-    @functools.cached_property
-    def _positions(self) -> Array:
-        """Where the own rows are in whole fields."""
-        positions = discovery.positions(self._neighborhood, self.comm)
-        with jax.ensure_compile_time_eval():
-            return jnp.asarray(self._rows_of_points(positions), np.int32)
+        Arguments:
+            fields: An array with the rows of this process, or a tree of them.
+
+        """
+        function, rows = f"{NAME}.spread", self._rows
+        if not isinstance(rows, MeshRows):
+            raise ValueError(
+                f"{function} was called of a plan on a communicator, expected one on a mesh"
+            )
+        tree, leaves = Tree("fields", fields), []
+        for name, x in tree.named_arrays(function):
+            shape = np.shape(x)
+            if not shape or shape[0] > self.size:
+                raise ValueError(
+                    f"{function} got an array of shape {shape} for `{name}`, expected at "
+                    f"most {self.size} rows along its first axis"
+                )
+            padded = np.zeros((self.size, *shape[1:]), jnp.result_type(x))
+            padded[: shape[0]] = x
+            leaves.append(rows.static.spread(padded))
+        return tree.with_leaves(leaves)
 
     def renumber(self) -> np.ndarray:
         """New ids of the rows of this process. All processes call this together.
@@ -263,13 +387,11 @@ class Plan(RowPlan):
         Each process has consecutive ids for its own rows, in their order, and those of the
         next rank follow.
         """
-        self._communicator_of("unstructured.Plan.renumber")
-        return self._rows_of_points(discovery.renumbered(self._neighborhood, self.comm))
-
-    def _rows_of_points(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers of the rows of points that have these numbers."""
-        rows = numbers[:, None] * self._block + np.arange(self._block)
-        return rows.reshape(-1)
+        neighborhood = self._neighborhood("renumber")
+        if not self._rows.is_on_mesh:
+            self._communicator_of(f"{NAME}.renumber")
+        new_ids = discovery.renumbered(neighborhood, self.comm)
+        return rows_of_points(new_ids, self._rows.block)
 
     def describe(self, fields: PyTree = None) -> str:
         """A text about the neighbors of this process, and the balance of all.
@@ -278,54 +400,113 @@ class Plan(RowPlan):
             fields: Fields whose messages are described, too.
 
         """
-        leaves, _ = self._checked("describe", fields, 0, self.size)
-        nbytes = sum(x.nbytes for x in leaves) * self._block // max(self.size, 1)
-        counts = self._neighborhood.counts
-        mean = max(sum(counts) / len(counts), 1)
+        neighborhood, block = self._neighborhood("describe"), self._rows.block
+        size = neighborhood.size * block
+        leaves, _ = self._checked("describe", fields, 0, size)
+        nbytes = sum(x.nbytes for x in leaves) * block // max(size, 1)
+        counts, rank = neighborhood.counts, self.comm.Get_rank()
+        mean, own = max(sum(counts) / len(counts), 1), counts[rank] * block
         lines = [
-            f"rank {self._communicator.rank} of {self._communicator.size}: "
-            f"{len(self.owned_rows)} own rows, {len(self.ghost_rows)} ghosts",
+            f"rank {rank} of {len(counts)}: {own} own rows, {size - own} ghosts",
             f"own points of all ranks: {min(counts)} to {max(counts)}, "
             f"{max(counts) / mean:.2f} of the mean",
         ]
-        for rank, *lists in zip(
-            self._neighborhood.ranks,
-            self._neighborhood.sent,
-            self._neighborhood.received,
-            strict=True,
+        for neighbor, *lists in zip(
+            neighborhood.ranks, neighborhood.sent, neighborhood.received, strict=True
         ):
             sent, received = (
                 f"{len(rows)} points" + f" ({len(rows) * nbytes} bytes)" * bool(leaves)
                 for rows in lists
             )
-            lines.append(f"  rank {rank}: {sent} to it, {received} from it")
+            lines.append(f"  rank {neighbor}: {sent} to it, {received} from it")
         return "\n".join(lines)
 
-    def on_mesh(
-        self, mesh: jax.sharding.Mesh, names: str | Sequence[Hashable] | None = None
-    ) -> MeshPlan:
-        """The plan for fields in a :func:`jax.shard_map`. All processes call this together.
+    def _communicator_of(self, function: str) -> Communicator:
+        return self._rows.communicator(function)
 
-        Arguments:
-            mesh: The mesh, with one device for each process of the plan.
-            names (str or Sequence[str]): Its axes, in the order of the plan's ranks
-                (defaults to all).
+    def _fields(self, name: str, fields: PyTree, axis: int) -> Fields:
+        """The fields of a call, in which the unknowns of a point have an own axis."""
+        leaves, structure = self._checked(name, fields, axis, self.size)
+        # It is behind that of the points.
+        position = axis - 1 if axis < 0 and self._rows.block > 1 else axis
+        communicator = self._communicator_of(f"{NAME}.{name}")
+        return Fields(
+            [_split(x, axis, self._rows.block) for x in leaves],
+            structure,
+            RowGhosts(communicator, self._rows.pattern, position),
+            [self._rows.table],
+            self._rows.ranks,
+            _Join(axis, self._rows.block) if self._rows.block > 1 else None,
+        )
 
-        Returns:
-            A plan that is passed to programs as an argument, divided along these axes. Its
-            fields have as many rows on each process as that with most has.
+    def _checked(
+        self, function: str, fields: PyTree, axis: int, size: int
+    ) -> tuple[list[Array], PyTreeDef]:
+        name = f"{NAME}.{function}"
+        axis = integer(name, "axis", axis)
+        tree = Tree("fields", fields)
+        leaves = []
+        for path, x in tree.jax_arrays(name):
+            if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
+                raise ValueError(
+                    f"{name} got an array of shape {x.shape} for `{path}`, expected {size} "
+                    f"rows along axis {axis}"
+                )
+            leaves.append(x)
+        return leaves, tree.structure
 
-        """
-        self._communicator_of("unstructured.Plan.on_mesh")
-        return on_mesh(self._neighborhood, self.comm, self._block, mesh, names)
+
+def _split(x: Array, axis: int, block: int) -> Array:
+    """A field with an axis for the unknowns of a point."""
+    if block == 1:
+        return x
+    axis %= x.ndim
+    return x.reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
 
 
-def _index(x: Array, rows: np.ndarray | slice, axis: int) -> tuple[np.ndarray | slice, ...]:
-    """The index of rows along an axis."""
-    return (*(slice(None),) * (axis % x.ndim), rows)
+@dataclass(frozen=True)
+class _Join:
+    """Gives a field the unknowns of all points along one axis."""
+
+    axis: int
+    block: int
+
+    def __call__(self, x: Array) -> Array:
+        axis = self.axis % (x.ndim - 1)
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def _comm_of(function: str, comm: Comm) -> MPI.Intracomm:
-    """The communicator of a plan."""
-    handles.communicator(f"unstructured.Plan.{function}", comm)  # it can be used
-    return handles.get_default_comm() if comm is None else unpack_hashable(comm)
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """A plan that belongs to this process, as the static part of a tree without arrays."""
+
+    plan: Plan
+
+
+def _place(
+    function: str, comm: PyTree, names: str | Sequence[Hashable] | None
+) -> tuple[MPI.Intracomm, jax.sharding.Mesh | None, tuple[Hashable, ...]]:
+    """The communicator of an argument `comm`, with its mesh and the mesh's axes, if any."""
+    function = f"{NAME}.{function}"
+    if isinstance(comm, jax.sharding.Mesh):
+        axes = names_of(function, comm, names)
+        return axis_comm(comm, axes), comm, axes
+    if names is not None:
+        raise ValueError(
+            f"{function} got an argument `names` with a communicator, expected it with a "
+            "mesh only"
+        )
+    handles.communicator(function, comm)  # it can be used
+    own = handles.get_default_comm() if comm is None else unpack_hashable(comm)
+    return own, None, ()
+
+
+def _rows_of(
+    neighborhood: Neighborhood,
+    comm: MPI.Intracomm,
+    mesh: jax.sharding.Mesh | None,
+    names: tuple[Hashable, ...],
+) -> RankRows | MeshRows:
+    if mesh is None:
+        return RankRows(neighborhood, comm, block=1)
+    return rows_on_mesh(neighborhood, mesh, names, block=1)

@@ -23,14 +23,14 @@ class RowList(NamedTuple):
     #: The rank of the process on the other side, or a parameter that stands for it.
     rank: int
     length: int
-    #: Where the list begins in the table.
+    #: Position of the list in the table.
     start: int
     #: The first row, if all follow each other, so that no list is needed.
     first: int | None
 
 
 class Pattern(NamedTuple):
-    """Which rows are sent, and which are received."""
+    """Rows that are sent, and rows that are received."""
 
     #: The number of rows of a field.
     size: int

@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     """The first error in the input of all ranks, and which of them have errors."""
 
     rank: int
-    #: Which of the problems of this rank is the first one.
+    #: Position of the problem among those of its rank: the first one is reported.
     order: int
     text: str
     #: All ranks that have a problem.

@@ -144,13 +144,13 @@ def on_lowering(callback: Callable[[LoweredProgram], None]) -> None:
     """Show every program to `callback` after it was lowered, before it is compiled."""
 
     _callbacks[LOWERED].append(lambda *variables: callback(LoweredProgram(*variables)))
-    _ensure_hearing()
+    _listen_once()
 
 
 def on_compilation(callback: Callable[[CompiledProgram], None]) -> None:
     """Show every program to `callback` after it was compiled, before it can be called."""
     _callbacks[COMPILED].append(lambda *variables: callback(CompiledProgram(*variables)))
-    _ensure_hearing()
+    _listen_once()
 
 
 def before_lowering(callback: Callable[[], None]) -> None:
@@ -158,19 +158,19 @@ def before_lowering(callback: Callable[[], None]) -> None:
     _before_lowering.append(callback)
 
 
-#: What is called with the variables that an announcement has.
+#: Functions that are called with the variables of an announcement.
 _callbacks: dict[Announcement, list[Callable[..., None]]] = {
     announcement: [] for announcement in ANNOUNCEMENTS
 }
 _before_lowering: list[Callable[[], None]] = []
-#: What was not found where a program should be.
+#: Description of the object that was not found where a program should be.
 _not_found: dict[Announcement, str] = {}
 #: The announcements that were heard.
 _heard: set[Announcement] = set()
 
 
 def why_unseen(announcement: Announcement) -> str | None:
-    """Why no program was seen, of those that were announced if JAX does so."""
+    """Reason why no program was seen, although JAX announces programs."""
     if announcement not in _heard:
         return f"JAX {jax.__version__} does not announce {announcement.event}"
     lack = _not_found.get(announcement)
@@ -186,7 +186,7 @@ def lacks() -> list[str]:
 def _listener(event: str, *_: object, **__: object) -> None:
     global _module_context
     if event == _OWN_EVENT:
-        _is_hearing.set()
+        _is_listening.set()
     if event == LOWERED.event:
         _module_context = None
     for announcement, callbacks in _callbacks.items():
@@ -227,9 +227,9 @@ _NOTHING = object()
 
 
 _OWN_EVENT = "/mpi4jax/lowering"
-_is_hearing = threading.Event()
+_is_listening = threading.Event()
 _lock = threading.RLock()
-#: What is common to all rules that lower a program, until it is lowered.
+#: Context that all rules share that lower a program, until the program is lowered.
 _module_context: object = None
 
 
@@ -239,18 +239,18 @@ def listen(ctx: LoweringContext) -> None:
     if _module_context is ctx.module_context:
         return
     _module_context = ctx.module_context
-    _ensure_hearing()
+    _listen_once()
     for callback in _before_lowering:
         callback()
 
 
-def _ensure_hearing() -> None:
+def _listen_once() -> None:
     """Listen, unless JAX calls the listener already.
 
     `jax.monitoring.clear_event_listeners()` makes JAX forget it.
     """
     with _lock:
-        _is_hearing.clear()
+        _is_listening.clear()
         jax.monitoring.record_event_duration_secs(_OWN_EVENT, 0.0)
-        if not _is_hearing.is_set():
+        if not _is_listening.is_set():
             jax.monitoring.register_event_duration_secs_listener(_listener)

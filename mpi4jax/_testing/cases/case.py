@@ -32,7 +32,7 @@ class Case:
     line = "", ""
     #: Distinguishes the further cases of an operation from the first one, which has none.
     variant = ""
-    #: Which process is the root where a test does not say so (-1: the last one).
+    #: Rank of the root where a test names none (-1: the last rank).
     usual_root: int | None = None
     #: Whether the arrays of the other processes only lend their shape and type.
     reads_root_only = False

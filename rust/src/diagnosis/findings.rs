@@ -13,7 +13,7 @@ use super::snapshot::Snapshot;
 /// calls already.
 const SURELY_SETTLED: f64 = 10.0;
 
-/// How many findings of a kind are listed.
+/// Largest number of findings of a kind that are listed.
 const MAX_OF_A_KIND: usize = 4;
 /// If ranks have made more different numbers of calls, they are named together.
 const MAX_COUNTS: usize = 3;
@@ -67,7 +67,7 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     findings.extend(of_collectives(snapshot));
     let circles = circles(snapshot);
     let explained: HashSet<i32> = circles.iter().flatten().copied().collect();
-    let describe = circles.iter().map(|circle| circle_in_words(circle));
+    let describe = circles.iter().map(|circle| describe_circle(circle));
     findings.extend(shorten(describe.collect(), "circles"));
     findings.extend(of_messages(snapshot, &explained));
     let silent = ranks_where(snapshot, |note| note.state == State::Silent);
@@ -106,6 +106,14 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
 fn nothing_found(snapshot: &Snapshot) -> Option<String> {
     let mut calls = snapshot.calls().peekable();
     calls.peek()?;
+    let is_known = |(_, call): (i32, &CallNote)| {
+        let mut members = snapshot.members(&call.communicator);
+        members.all(|rank| snapshot.get(rank).is_some_and(Note::is_known))
+    };
+    if !snapshot.calls().all(is_known) {
+        // A rank may disagree or be missing whose calls nobody knows.
+        return None;
+    }
     let is_unknown = calls.any(|(_, call)| call.communicator.kind == CommunicatorKind::Unknown);
     let text = if is_unknown {
         "no two ranks disagree, and none is missing, unless they mean different communicators: \
@@ -154,7 +162,7 @@ fn of_collectives(snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// The disagreement of the ranks in a collective call.
-pub fn disagreement_in_words(snapshot: &Snapshot, collective: &Collective) -> Option<String> {
+pub fn describe_disagreement(snapshot: &Snapshot, collective: &Collective) -> Option<String> {
     let (about, sides) = snapshot.disagreement(collective)?;
     let mut who: Vec<String> = sides.iter().map(|(_, ranks)| ranks.to_string()).collect();
     let mut values: Vec<String> = sides.iter().map(|(value, _)| value.clone()).collect();
@@ -205,7 +213,7 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
     else {
         return Vec::new();
     };
-    let mut findings: Vec<String> = disagreement_in_words(snapshot, collective)
+    let mut findings: Vec<String> = describe_disagreement(snapshot, collective)
         .into_iter()
         .collect();
     let sequence = collective.sequence;
@@ -350,11 +358,11 @@ fn circles(snapshot: &Snapshot) -> Vec<Vec<i32>> {
     circles
 }
 
-/// How many ranks of a circle are listed.
+/// Largest number of ranks of a circle that are listed.
 const MAX_IN_A_CIRCLE: usize = 8;
 
 /// A circle: `0 -> 1 -> 0`.
-fn circle_in_words(circle: &[i32]) -> String {
+fn describe_circle(circle: &[i32]) -> String {
     let mut words: Vec<String> = circle.iter().map(ToString::to_string).collect();
     if words.len() > MAX_IN_A_CIRCLE {
         words.truncate(MAX_IN_A_CIRCLE);
@@ -410,7 +418,7 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
                     let verb = if is_receive { "sends" } else { "receives" };
                     format!(
                         "{verb} one with {} on {}",
-                        tag_in_words(their.tag),
+                        describe_tag(their.tag),
                         their.name
                     )
                 }
@@ -418,7 +426,7 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
                 (None, true) => "is not sending one".to_owned(),
                 (None, false) => "is not receiving it".to_owned(),
             };
-            let (tag, name) = (tag_in_words(tag), &call.communicator_name);
+            let (tag, name) = (describe_tag(tag), &call.communicator_name);
             let text = format!("{wish} {peer} with {tag} on {name}, and {they} {deed}.");
             waiting.entry(text).or_default().extend([rank]);
         }
@@ -442,7 +450,7 @@ fn of_messages(snapshot: &Snapshot, explained: &HashSet<i32>) -> Vec<String> {
     findings
 }
 
-fn tag_in_words(tag: Option<i64>) -> String {
+fn describe_tag(tag: Option<i64>) -> String {
     tag.map_or_else(|| "any tag".to_owned(), |tag| format!("tag {tag}"))
 }
 

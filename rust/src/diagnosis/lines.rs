@@ -3,7 +3,7 @@
 /// The number of characters that fit every terminal.
 pub const WIDTH: usize = 80;
 
-/// What stands before the lines of a text after the first.
+/// Indent of the lines of a text after the first one.
 const INDENT: &str = "  ";
 
 /// Breaks a text at blanks into lines of at most `width` characters, of which those after the first

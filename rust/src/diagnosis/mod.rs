@@ -21,13 +21,13 @@ mod snapshot;
 mod traffic;
 
 pub use findings::{
-    DEADLOCK, Diagnosis, INTERRUPTED, diagnose, disagreement_in_words, join_words, listed,
+    DEADLOCK, Diagnosis, INTERRUPTED, describe_disagreement, diagnose, join_words, listed,
     settling_time,
 };
 pub use lines::{WIDTH, fit};
 pub use note::{
     Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Note, Peer,
-    Posted, Running, State, ThreadActivity, agreed, agreed_in_words, attendances, group_of,
+    Posted, Running, State, ThreadActivity, agreed, attendances, describe_agreed, group_of,
     messages_of,
 };
 pub use notes::Notes;

@@ -166,7 +166,7 @@ pub struct Running {
     pub posted: Vec<Posted>,
     /// The threads that may do something before any of the calls returns.
     pub elsewhere: Vec<ThreadActivity>,
-    /// Why it can't be excluded that something else in this process does, if it can't.
+    /// Reason why another thread of this process may still act, if any.
     pub doubt: String,
     /// Its main program is over in this way, and functions run that were registered for its exit.
     pub ending: Option<End>,
@@ -203,7 +203,7 @@ pub enum State {
 /// The part of a process in a collective call of others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attendance {
-    /// How many collective calls it has made on the communicator.
+    /// Number of collective calls of the process on the communicator.
     pub count: u64,
     /// The operation of its own call at that position, and what all have to agree about, if it has
     /// made one and remembers it.
@@ -230,7 +230,7 @@ pub struct Note {
     pub steady: f64,
     /// It was interrupted, and Python can't handle that.
     pub is_interrupted: bool,
-    /// How many collective calls it has made on the default communicator.
+    /// Number of collective calls of the process on the default communicator.
     pub default_calls: u64,
     /// Whether others than mpi4jax may communicate on that.
     pub shares_default: bool,
@@ -342,7 +342,7 @@ impl CallNote {
             communicator: CommunicatorId::of(&facts),
             communicator_name: record.communicator_name(),
             sequence: record.sequence,
-            agreed: agreed_in_words(record).collect(),
+            agreed: describe_agreed(record).collect(),
             rule: record.operation.rule.unwrap_or_default().to_owned(),
             neighbors: neighbors(record, &facts),
             messages,
@@ -423,7 +423,7 @@ pub fn attendances(about: &[Collective]) -> Vec<Option<Attendance>> {
             } else {
                 recorder::calls_on(comm_number)
             },
-            call: call.map(|record| (record.name(), agreed_in_words(&record).collect())),
+            call: call.map(|record| (record.name(), describe_agreed(&record).collect())),
         })
     };
     about.iter().map(attendance).collect()
@@ -450,7 +450,7 @@ pub fn group_of(record: &Record) -> Group {
 
 /// The aspects about which all ranks have to agree in a collective call, and the values of this rank,
 /// in words.
-pub fn agreed_in_words(record: &Record) -> impl Iterator<Item = (String, String)> {
+pub fn describe_agreed(record: &Record) -> impl Iterator<Item = (String, String)> {
     agreed(record).map(|(aspect, value)| (aspect.name().to_owned(), aspect.describe(value)))
 }
 

@@ -102,7 +102,7 @@ impl Notes {
         }
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn len(&self) -> usize {
         self.entries.iter().map(|(ranks, _)| ranks.len()).sum()
     }

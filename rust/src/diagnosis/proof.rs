@@ -15,7 +15,7 @@ use super::snapshot::{Attendants, Snapshot};
 /// For how many seconds processes have to be unchanged to count, in a job that fails anyway.
 pub const SETTLED: f64 = 1.0;
 
-/// How many bytes the slowest MPI on the busiest machine moves in a second. A message that was sent
+/// Bytes that the slowest MPI on the busiest machine moves in a second. A message that was sent
 /// before, or by mpi4py, is on its way for no longer than this allows.
 const SLOWEST_TRANSFER: f64 = 1e6;
 

@@ -31,7 +31,7 @@ impl FromIterator<i32> for Ranks {
 }
 
 impl Ranks {
-    /// How many there are.
+    /// Number of ranks.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -8,9 +8,9 @@ use super::note::{CallNote, Note, SILENT, State, ThreadActivity};
 use super::notes::Notes;
 use super::ranks::Ranks;
 
-/// How many different activities the table shows at most, and how many findings follow.
+/// Largest number of different activities in the table, and of findings after it.
 const MAX_GROUPS: usize = 18;
-/// How many lines the table has at most, where activities take several.
+/// Largest number of lines of the table, where activities take several.
 const MAX_LINES: usize = 24;
 /// Of ranks whose names are longer, the activity stands on a line of its own.
 const WIDEST_RANKS: usize = 24;

@@ -47,7 +47,7 @@ pub struct Envelope<'a> {
 /// The notes of all ranks, by what they have in common.
 #[derive(Default)]
 pub struct Snapshot<'a> {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub size: i32,
     notes: Vec<&'a Note>,
     groups: HashMap<u64, &'a Group>,
@@ -246,7 +246,7 @@ impl<'a> Snapshot<'a> {
         self.note(rank).attendances.get(index)?.as_ref()
     }
 
-    /// How many collective calls a rank has made on the communicator of one, if that is known.
+    /// Number of collective calls of a rank on the communicator of a call, if that is known.
     pub fn count(&self, rank: i32, of: &Collective) -> Option<u64> {
         let note = self.note(rank);
         match of.communicator.kind {

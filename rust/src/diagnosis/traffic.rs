@@ -24,7 +24,7 @@ pub struct Route {
 pub struct Sent {
     /// Their route.
     pub route: Route,
-    /// How many.
+    /// Number of messages.
     pub count: u64,
     /// The name of the communicator.
     pub communicator: String,
@@ -37,11 +37,11 @@ pub struct Sent {
 pub struct Traffic {
     /// Those that it has sent.
     pub sent: Vec<Sent>,
-    /// How many it has received of each route.
+    /// Number of messages received on each route.
     pub received: Vec<(Route, u64)>,
 }
 
-/// How many routes are listed.
+/// Largest number of routes that are listed.
 const MAX_LISTED: usize = 20;
 
 /// The report of messages that nobody has received, if there are any.

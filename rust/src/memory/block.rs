@@ -14,11 +14,11 @@ use crate::lock::lock;
 /// Memory that begins at a cache line. It goes back to the others when it is dropped.
 pub struct Block(ManuallyDrop<SystemMemory>);
 
-/// Where an array begins: at a cache line, as XLA's arrays do.
+/// Alignment of an array: that of a cache line, as XLA's arrays have it.
 const ALIGNMENT: usize = 64;
 /// The bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
-/// How many bytes of unused blocks are kept in all. The system may have the pages of any others.
+/// Largest number of bytes of unused blocks that are kept. The system may have the pages of any others.
 const MAX_IDLE: usize = 256 << 20;
 /// Least bytes of a block that is a mapping of its own: such a mapping has pages when they are touched, and
 /// nobody fills them with zeros before that. The system has room for some 65 000 mappings.
@@ -100,7 +100,7 @@ fn map(bytes: usize) -> *mut u8 {
 /// The memory of unused blocks.
 struct Idle {
     kept: Vec<SystemMemory>,
-    /// How many bytes are kept.
+    /// Number of bytes that are kept.
     bytes: usize,
     /// Beyond those, what the system may take, the oldest first.
     released: Vec<SystemMemory>,
@@ -232,7 +232,7 @@ mod tests {
         assert!(lock(&IDLE).bytes <= MAX_IDLE);
     }
 
-    /// How many pages of a block there are in memory.
+    /// Number of pages of a block that are in memory.
     #[cfg(target_os = "linux")]
     fn resident_pages(block: &mut Block) -> usize {
         let mut pages = vec![0_u8; block.0.bytes / 4096];

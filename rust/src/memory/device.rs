@@ -25,18 +25,18 @@ impl DeviceQueue {
         let Self { driver, stream } = self;
         assert!(into.len() <= array.bytes());
         let buffer = POOL.take(driver, into.len())?;
-        // SAFETY: the buffer and the array have so many bytes.
+        // SAFETY: the buffer and the array have that many bytes.
         let outcome = unsafe {
             driver
                 .copy_down(buffer.address, array.address as usize, into.len(), stream)
                 .and_then(|()| driver.stream_synchronize(stream))
         };
         if outcome.is_ok() {
-            // SAFETY: so many bytes have come.
+            // SAFETY: that many bytes have come.
             let bytes = unsafe { slice::from_raw_parts(buffer.address.cast(), into.len()) };
             into.copy_from_slice(bytes);
         }
-        POOL.give_back(buffer, Some(stream));
+        POOL.release(buffer, Some(stream));
         outcome
     }
 
@@ -45,13 +45,13 @@ impl DeviceQueue {
         let Self { driver, stream } = self;
         assert!(from.len() <= array.bytes());
         let buffer = POOL.take(driver, from.len())?;
-        // SAFETY: the buffer and the array have so many bytes, and the buffer is given back for the
+        // SAFETY: the buffer and the array have that many bytes, and the buffer is given back for the
         // time after the copy.
         let outcome = unsafe {
             ptr::copy_nonoverlapping(from.as_ptr(), buffer.address.cast(), from.len());
             driver.copy_up(array.address as usize, buffer.address, from.len(), stream)
         };
-        POOL.give_back(buffer, Some(stream));
+        POOL.release(buffer, Some(stream));
         outcome
     }
 }
@@ -158,7 +158,7 @@ struct StagedOperand {
     /// How much of it was queued for copying, and how much of it has come.
     queued: usize,
     arrived: usize,
-    /// Which of its events comes with the last part queued.
+    /// Index of the event of the part that was queued last.
     event: usize,
 }
 
@@ -321,7 +321,7 @@ impl Drop for Staged {
         let is_busy = self.has_written.get() || self.operands.get_mut().iter().any(is_coming);
         let stream = is_busy.then_some(self.queue.stream);
         for buffer in self.buffers.take() {
-            POOL.give_back(buffer, stream);
+            POOL.release(buffer, stream);
         }
     }
 }

@@ -193,7 +193,7 @@ const NOT_SUPPORTED: c_int = 801;
 pub struct Driver {
     /// Its vendor.
     pub vendor: Vendor,
-    /// How many devices it has.
+    /// Number of devices.
     pub devices: c_int,
     functions: DriverFunctions,
 }

@@ -197,13 +197,13 @@ pub fn enter_last() -> Option<InContext> {
     Driver::get().ok()?.enter(context).ok()
 }
 
-/// Why MPI had better not get an array itself.
+/// Reason why MPI had better not get an array itself.
 enum Obstacle {
     OtherContext,
     MemoryKind(MemoryKind),
 }
 
-/// Which obstacles were named, a bit each.
+/// Obstacles that were named, a bit for each.
 static SAID: AtomicU8 = AtomicU8::new(0);
 
 /// Names an obstacle, once.

@@ -38,21 +38,21 @@ impl Memory for Host {
 
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure> {
         assert!(into.len() <= operand.bytes());
-        // SAFETY: the operand has so many bytes.
+        // SAFETY: the operand has that many bytes.
         unsafe { ptr::copy_nonoverlapping(operand.address.cast(), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure> {
         assert!(from.len() <= result.bytes());
-        // SAFETY: the result has so many bytes.
+        // SAFETY: the result has that many bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), result.address.cast(), from.len()) };
         Ok(())
     }
 
     fn copy(&self, operand: &Buffer, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
         assert!(bytes <= operand.bytes().min(result.bytes()));
-        // SAFETY: both have so many bytes. They may overlap.
+        // SAFETY: both have that many bytes. They may overlap.
         unsafe { ptr::copy(operand.address.cast::<u8>(), result.address.cast(), bytes) };
         Ok(())
     }
@@ -76,7 +76,7 @@ mod tests {
             dims: &[],
             count,
         };
-        // SAFETY: there are so many numbers, or none at the address.
+        // SAFETY: there are that many numbers, or none at the address.
         let array = |address, count| unsafe { ResultBuffer::lent(facts(address, count)) };
         let mut bytes = [0; 8];
         Host.load(&array(address, 2), &mut bytes).unwrap();

@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(around, 0..3 * HUGE_PAGE);
     }
 
-    /// How many bytes are in huge pages, in all mappings that begin at these addresses.
+    /// Number of bytes in huge pages, of all mappings that begin at these addresses.
     #[cfg(target_os = "linux")]
     fn bytes_in_huge_pages(addresses: &Range<usize>) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
@@ -254,7 +254,7 @@ mod tests {
         let start = mapping.wrapping_byte_add(PAGE);
         // SAFETY: mapped above.
         unsafe { libc::munmap(mapping, PAGE) };
-        // SAFETY: the mapping has so many bytes, and nobody else has it.
+        // SAFETY: the mapping has that many bytes, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), BYTES) };
         bytes
             .iter_mut()

@@ -22,7 +22,7 @@ pub const MEMPOOL_HANDLE: c_int = 17;
 /// `CU_MEMORYTYPE_DEVICE`.
 pub const TYPE_DEVICE: c_uint = 2;
 
-/// Where memory of a device comes from.
+/// Origin of memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
     /// The plain allocator (`cuMemAlloc`).

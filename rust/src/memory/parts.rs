@@ -11,7 +11,7 @@ use crate::xla::{Buffer, ResultBuffer, data_type_size};
 struct ArrayPart {
     dtype: XLA_FFI_DataType,
     bytes_of_element: usize,
-    /// Where its first element is.
+    /// Address of the first element.
     address: *mut u8,
 }
 
@@ -73,7 +73,7 @@ const CHECKED: usize = 64;
 #[derive(Clone, Copy)]
 pub struct RowList<'a> {
     pub rows: &'a [i32],
-    /// How many rows the array has.
+    /// Number of rows of the array.
     pub limit: i64,
 }
 
@@ -109,7 +109,7 @@ impl RowList<'_> {
 /// The loop of a copy that goes over listed rows of the source, of the result, or of both.
 #[derive(Clone, Copy)]
 pub struct RowLoop<'a> {
-    /// How many loops are outside of it.
+    /// Number of loops outside of this one.
     pub outer: usize,
     pub source: Option<RowList<'a>>,
     pub result: Option<RowList<'a>>,
@@ -261,11 +261,11 @@ impl<'a> PartReturn<'a> {
         // SAFETY: both parts are in their arrays, and XLA aligns these.
         unsafe {
             match copy.from.dtype {
-                raw::XLA_FFI_DataType_F32 => give_back_part(floats, loops, row_loop),
-                raw::XLA_FFI_DataType_F64 => give_back_part(doubles, loops, row_loop),
-                raw::XLA_FFI_DataType_C64 => give_back_part(floats, &twice(loops), row_loop),
+                raw::XLA_FFI_DataType_F32 => add_back_part(floats, loops, row_loop),
+                raw::XLA_FFI_DataType_F64 => add_back_part(doubles, loops, row_loop),
+                raw::XLA_FFI_DataType_C64 => add_back_part(floats, &twice(loops), row_loop),
                 raw::XLA_FFI_DataType_C128 => {
-                    give_back_part(doubles, &twice(loops), row_loop);
+                    add_back_part(doubles, &twice(loops), row_loop);
                 }
                 dtype => {
                     return Err(Error::invalid(format!(
@@ -285,7 +285,7 @@ fn twice(loops: &[i64]) -> Vec<i64> {
     loops.chain([2, 1, 1]).collect()
 }
 
-/// Where a copy reads, and where it writes.
+/// Addresses that a copy reads and writes.
 type FromTo<T> = (*const T, *mut T);
 
 fn cast<T>((from, to): FromTo<u8>) -> FromTo<T> {
@@ -294,7 +294,7 @@ fn cast<T>((from, to): FromTo<u8>) -> FromTo<T> {
 
 /// Least number of contiguous elements that are moved by a call.
 const MANY: i64 = 16;
-/// How many rows ahead those on other pages are fetched.
+/// Number of rows by which rows on other pages are fetched ahead.
 const ROWS_AHEAD: i64 = 32;
 
 /// Whether a step of this many elements is a page or more.
@@ -492,22 +492,22 @@ fn copy_each_listed<T>(
 ///
 /// # Safety
 /// All elements of rows below the limits are there, on both sides.
-unsafe fn give_back_part<T>(part: (*mut T, *mut T), loops: &[i64], row_loop: Option<&RowLoop>)
+unsafe fn add_back_part<T>(part: (*mut T, *mut T), loops: &[i64], row_loop: Option<&RowLoop>)
 where
     T: Copy + Default + Add<Output = T>,
 {
     // SAFETY: the caller's promise.
     unsafe {
         match row_loop {
-            None => give_back_elements(part.0, part.1, loops),
-            Some(row_loop) => give_back_listed_rows(part, loops, row_loop.outer, row_loop),
+            None => add_back_elements(part.0, part.1, loops),
+            Some(row_loop) => add_back_listed_rows(part, loops, row_loop.outer, row_loop),
         }
     }
 }
 
 /// # Safety
 /// All elements of rows below the limits are there, on both sides.
-unsafe fn give_back_listed_rows<T>(
+unsafe fn add_back_listed_rows<T>(
     (from, to): (*mut T, *mut T),
     loops: &[i64],
     outer: usize,
@@ -524,7 +524,7 @@ unsafe fn give_back_listed_rows<T>(
         for index in 0..size {
             let next = (at_row(from, index, source), at_row(to, index, result));
             // SAFETY: the caller's promise.
-            unsafe { give_back_listed_rows(next, inner, outer - 1, row_loop) };
+            unsafe { add_back_listed_rows(next, inner, outer - 1, row_loop) };
         }
         return;
     }
@@ -533,7 +533,7 @@ unsafe fn give_back_listed_rows<T>(
         match rows {
             [_, None] => (),
             [Some(row), Some(other)] => {
-                give_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
+                add_back_elements(at_row(from, row, source), at_row(to, other, result), inner);
             }
             [None, Some(other)] => {
                 let zero = T::default();
@@ -548,7 +548,7 @@ unsafe fn give_back_listed_rows<T>(
 ///
 /// # Safety
 /// All of them are there, on both sides.
-unsafe fn give_back_elements<T>(from: *mut T, to: *mut T, loops: &[i64])
+unsafe fn add_back_elements<T>(from: *mut T, to: *mut T, loops: &[i64])
 where
     T: Copy + Default + Add<Output = T>,
 {
@@ -565,7 +565,7 @@ where
                 from.write(from.read() + to.read());
                 to.write(T::default());
             } else {
-                give_back_elements(from, to, inner);
+                add_back_elements(from, to, inner);
             }
         }
     }

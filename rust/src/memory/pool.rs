@@ -107,7 +107,7 @@ pub static POOL: Pool = Pool(Mutex::new(Stock {
 const SMALLEST: usize = 64 << 10;
 
 impl Pool {
-    /// How many bytes may be locked in all, but for a call that needs more by itself.
+    /// Sets the largest number of bytes that are locked, but for a call that needs more by itself.
     pub fn set_limit(&self, bytes: usize) {
         lock(&self.0).limit = bytes;
     }
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// Takes a buffer back. The next one that needs it waits until `stream` is done with it.
-    pub fn give_back(&self, mut buffer: StagingBuffer, stream: Option<Stream>) {
+    pub fn release(&self, mut buffer: StagingBuffer, stream: Option<Stream>) {
         buffer.free_at = stream.map(|_| buffer.events[0]);
         if let Some(stream) = stream {
             // SAFETY: the stream is of the buffer's context.

@@ -116,7 +116,7 @@ fn round(float: f32) -> bf16 {
     bf16::from_bits(if float.is_nan() { quiet } else { rounded } as u16)
 }
 
-/// How many float16 are widened at a time: they stay in the first cache.
+/// Number of float16 that are widened at a time: they stay in the first cache.
 const CHUNK: usize = 256;
 
 impl HalfFloat for f16 {

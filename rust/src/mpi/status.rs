@@ -95,7 +95,7 @@ impl<A: Abi> StatusPlace<'_, A> {
         }
     }
 
-    /// How many elements of a type have been received, or MPI's error code.
+    /// Number of elements of a type that have been received, or MPI's error code.
     pub fn count(&self, functions: &Functions<A>, datatype: A::Datatype) -> Result<c_int, c_int> {
         assert!(!self.is_ignored());
         let mut count = 0;

@@ -22,7 +22,7 @@ macro_rules! handler {
 pub const ON_HOST: [(&str, Handler); 6] = [
     handler!("concatenate", concatenate),
     handler!("copy", copy),
-    handler!("give_back", give_back),
+    handler!("copy_transposed", copy_transposed),
     handler!("in_order", in_order),
     handler!("order", order),
     handler!("split", split),
@@ -105,14 +105,14 @@ fn copy(frame: &Frame) -> Result<()> {
 
 /// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
 /// where it would go to what is where it would come from, and leaves zeros.
-fn give_back(frame: &Frame) -> Result<()> {
+fn copy_transposed(frame: &Frame) -> Result<()> {
     let mut operands = frame.all_operands()?;
     let row_numbers = frame.optional_ints_attribute("rows")?;
     let table = row_numbers.as_ref().and_then(|_| operands.pop());
     let arrays = in_place(&operands, frame)?;
     let numbers = frame.ints_attribute("copies")?;
     let rows = RowTable::new(row_numbers.as_deref(), table.as_ref(), &arrays)?;
-    give_back_copies(&numbers, &rows, |index| array_at(&arrays, index).copied())
+    make_transposed_copies(&numbers, &rows, |index| array_at(&arrays, index).copied())
 }
 
 /// Splits the operands into the first `updated`, which the first results update, and the others. All of
@@ -214,7 +214,9 @@ impl<'a> NumberedArrays<'a> {
             }
         };
         if stages.is_empty() {
-            return give_back_copies(numbers, &rows, |array_number| self.result(array_number));
+            return make_transposed_copies(numbers, &rows, |array_number| {
+                self.result(array_number)
+            });
         }
         let copies = decode(
             numbers,
@@ -360,7 +362,7 @@ fn make(copies: &[PartCopy], stages: Option<&[i64]>) -> Result<()> {
 }
 
 /// Makes the transpose of copies between arrays that are all written: from the last copy to the first.
-fn give_back_copies<'a>(
+fn make_transposed_copies<'a>(
     numbers: &[i64],
     rows: &RowTable,
     array: impl Fn(i64) -> Result<ResultBuffer<'a>>,

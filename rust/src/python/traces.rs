@@ -73,7 +73,7 @@ pub fn read_calls(
     Ok(PyBytes::new(py, calls.as_bytes()))
 }
 
-/// Which processes send to which in a collective operation.
+/// Pattern of senders and receivers of a collective operation.
 #[pyfunction]
 pub fn collective_pattern(operation: &str) -> &'static str {
     Pattern::of(operation).name()

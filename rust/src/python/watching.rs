@@ -125,7 +125,7 @@ pub fn mailbox_address() -> Option<String> {
     watch::own_address()
 }
 
-/// Why this rank can't ask others what they do, if it can't. Waits until that is known.
+/// Reason why this rank can't ask others what they do, if any. Waits until that is known.
 #[pyfunction]
 pub fn isolation(py: Python<'_>) -> Option<String> {
     py.detach(watch::isolation)

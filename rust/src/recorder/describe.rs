@@ -104,7 +104,7 @@ impl Record {
             .map(|message| ("from", message));
         let all: Vec<_> = to.chain(from).collect();
         words.extend(all.iter().take(MAX_MESSAGES).map(|(way, message)| {
-            let (peer, tag) = (peer(message.rank), tag_in_words(message.tag));
+            let (peer, tag) = (peer(message.rank), describe_tag(message.tag));
             format!("{way} {peer} with {tag}")
         }));
         if all.len() > MAX_MESSAGES {
@@ -122,10 +122,10 @@ impl Record {
     }
 }
 
-/// How many messages of a call are listed.
+/// Largest number of messages of a call that are listed.
 const MAX_MESSAGES: usize = 8;
 
-fn tag_in_words(tag: i64) -> String {
+fn describe_tag(tag: i64) -> String {
     if tag >= 0 {
         format!("tag {tag}")
     } else {

@@ -11,7 +11,7 @@ pub struct RankRun {
     pub first: i32,
     /// The distance from each to the next.
     pub stride: i32,
-    /// How many there are.
+    /// Number of ranks.
     pub count: i32,
 }
 
@@ -59,7 +59,7 @@ impl Group {
         &self.0
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn len(&self) -> usize {
         self.0.iter().map(|run| run.count as usize).sum()
     }

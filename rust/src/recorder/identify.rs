@@ -1,4 +1,4 @@
-//! Which communicators of several processes are one, after the fact.
+//! Identification, after the fact, of communicators that are one in several processes.
 //!
 //! Each process numbers its communicators by itself. Copies are told apart by their lineage, others
 //! by their names, if all processes gave the same ones, and else by the order of their first use.

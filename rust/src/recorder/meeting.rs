@@ -10,7 +10,7 @@ use super::ring::{Recordable, Recording, begin_at};
 use super::tables::{CommunicatorFacts, Identity, set_communicator_facts};
 use crate::lock::lock;
 
-/// Where some ranks meet.
+/// Site of a wait of ranks for each other.
 struct Site {
     operation: &'static Operation,
     /// Number that stands for a communicator in records. Those of communicators are not negative, and -1

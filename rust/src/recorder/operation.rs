@@ -2,10 +2,10 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-/// How many attributes of a call are kept, at most.
+/// Largest number of attributes of a call that are kept.
 pub(super) const ATTRIBUTES: usize = 7;
 
-/// Which processes of a communicator take part in a call.
+/// Processes of a communicator that take part in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The two ends of a message.
@@ -25,7 +25,7 @@ pub enum Side {
     Received,
 }
 
-/// Which arrays of a call are shown in words.
+/// Arrays of a call that descriptions show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// The first one that there is.
@@ -43,7 +43,7 @@ pub enum Shown {
 pub struct Operation {
     /// Its name, which is that of its handler.
     pub name: &'static str,
-    /// Which processes take part in it.
+    /// Processes that take part.
     pub scope: Scope,
     /// Whether the operand, if there is one, is sent.
     pub sends: bool,
@@ -66,7 +66,7 @@ pub struct Operation {
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
     /// Of a meeting in Python: a sentence for users about who has to come there.
     pub rule: Option<&'static str>,
-    /// How many attributes its records keep: the first ones, in XLA's order, which every call has. No other
+    /// Number of attributes that records keep: the first ones, in XLA's order, which every call has. No other
     /// is ever asked for.
     pub attribute_limit: usize,
     /// The names of these attributes.

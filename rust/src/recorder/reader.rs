@@ -23,7 +23,7 @@ impl Reader {
         }
     }
 
-    /// How many calls were overwritten before they were read.
+    /// Number of calls that were overwritten before they were read.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -23,7 +23,7 @@ use crate::lock::lock;
 use crate::mpi::GrowingList;
 use crate::xla::{Buffer, Frame};
 
-/// How many calls are kept: a power of two, so that the slot of a call is some bits of its id.
+/// Number of calls that are kept: a power of two, so that the slot of a call is some bits of its id.
 static CAPACITY: AtomicUsize = AtomicUsize::new(1024);
 
 /// The data type of an array, and its size.
@@ -63,7 +63,7 @@ pub struct Record {
     pub received: Option<Array>,
     /// The number of the operation in flight that the call has started, or waits for, or 0.
     pub in_flight: u32,
-    /// Which of several messages the call waits for, if it has said so.
+    /// Message that the call waits for, of several, if it has told.
     pub awaited: Option<Awaited>,
     /// The system's number of the thread that made the call.
     pub thread: u32,
@@ -103,7 +103,7 @@ struct Slot {
     sent: AtomicI64,
     received: AtomicI64,
     in_flight: AtomicU32,
-    /// Which message is waited for, as [`Awaited`] in a number.
+    /// Message that is waited for: [`Awaited`] as a number.
     awaited: AtomicU32,
     attributes: [AtomicI64; ATTRIBUTES],
 }
@@ -144,7 +144,7 @@ impl Slot {
 
 struct Ring {
     slots: Box<[Slot]>,
-    /// How many ids were given to calls.
+    /// Number of ids that were given to calls.
     count: AtomicU64,
     /// The id of the first call that would overwrite a record that a reader of all calls still needs.
     limit: AtomicU64,
@@ -162,7 +162,7 @@ pub fn set_capacity(calls: usize) {
     CAPACITY.store(calls.next_power_of_two(), Relaxed);
 }
 
-/// How many calls are kept.
+/// Number of calls that are kept.
 pub(super) fn capacity() -> usize {
     Ring::get().slots.len()
 }
@@ -271,7 +271,7 @@ impl Ring {
     }
 }
 
-/// How many collective operations were called on each communicator.
+/// Number of collective calls on each communicator.
 static SEQUENCES: GrowingList<AtomicU64> = GrowingList::new();
 
 /// The record of a call in progress. The call is over when this is dropped.
@@ -388,7 +388,7 @@ fn next_on(communicator: i64) -> u64 {
     count.fetch_add(1, Relaxed) + 1
 }
 
-/// How many collective calls there were on a communicator.
+/// Number of collective calls on a communicator so far.
 pub fn calls_on(communicator: i64) -> u64 {
     SEQUENCES
         .get(communicator)

@@ -59,7 +59,7 @@ impl SequenceLock {
         self.end.store(end, Release);
     }
 
-    /// What `copy` makes of the record and the end of the call, if the record is about this call, and is
+    /// Result of `copy` for the record and the end of the call, if the record is about this call, and is
     /// not overwritten meanwhile.
     pub fn read<T>(&self, id: u64, copy: impl FnOnce(u64) -> Option<T>) -> Option<T> {
         if self.id.load(Acquire) != id {

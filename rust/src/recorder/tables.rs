@@ -36,7 +36,7 @@ pub struct CommunicatorFacts {
     pub name: String,
     /// Its processes.
     pub group: Arc<Group>,
-    /// Which one of other processes it is.
+    /// Identity among the communicators of other processes.
     pub identity: Identity,
 }
 
@@ -138,7 +138,7 @@ struct Tables {
 
 static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
 
-/// How many lines of a call site are kept: programs that are equal but for their lines share it.
+/// Largest number of lines of a call site: programs that are equal but for their lines share it.
 const MAX_LINES: usize = 4;
 
 fn with_tables<T>(body: impl FnOnce(&mut Tables) -> T) -> T {

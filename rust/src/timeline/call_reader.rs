@@ -27,10 +27,10 @@ pub(super) struct CallReader<'a> {
     path: PathBuf,
     /// The part of the run that is wanted.
     part: Range<i64>,
-    /// How many entries are read at a time.
+    /// Number of entries that are read at a time.
     capacity: usize,
     entries: VecDeque<Entry>,
-    /// How many entries have been shown.
+    /// Number of entries that have been shown.
     shown: u64,
     is_over: bool,
 }

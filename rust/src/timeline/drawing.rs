@@ -20,15 +20,15 @@ use crate::trace::{Entry, NONE};
 const COMPILES: u16 = 100;
 const EAGER_CALLS: u16 = 200;
 const CALLS: u16 = 300;
-/// How many tracks there are of each at most.
+/// Largest number of tracks of each kind.
 const MAX_SLOTS: usize = 99;
 
 /// The name of the rest of a call that has waited.
 const REST: &str = "moves bytes";
 
-/// How many descriptions of calls are kept.
+/// Number of descriptions of calls that are kept.
 const MAX_DETAILS: usize = 1 << 14;
-/// How many calls wait for others to be matched.
+/// Largest number of calls that wait for others to be matched.
 const MAX_PENDING: usize = 1 << 20;
 
 /// A call that is drawn when it is known whom it waited for.
@@ -41,7 +41,7 @@ struct Pending<'a> {
     sent: Range<u64>,
     /// The arrows that end there.
     received: Vec<u64>,
-    /// How many messages are not matched yet, or 1 if it is a collective call.
+    /// Number of messages that are not matched yet, or 1 for a collective call.
     unknown: usize,
     collective: Option<CollectiveKey>,
     /// When the last call began that it needs, and the rank of that.

@@ -119,7 +119,7 @@ pub(super) struct MessageMatcher {
     channels: HashMap<Channel, Queues>,
     /// When all messages are known that a receive on a channel can have got.
     settled: BinaryHeap<Reverse<(i64, Channel)>>,
-    /// How many messages wait.
+    /// Number of messages that wait.
     count: usize,
 }
 

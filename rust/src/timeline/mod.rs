@@ -134,7 +134,7 @@ struct Merged<'a> {
     heads: Vec<Option<TimedCall>>,
 }
 
-/// How many bytes of all files are in memory.
+/// Bytes of all files that are in memory.
 const READ_AHEAD: usize = 64 << 20;
 
 impl<'a> Merged<'a> {

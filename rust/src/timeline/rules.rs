@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Which processes send to which in a collective call (MPI-4.1 §6.2.2 and §8.6).
+/// Pattern of senders and receivers of a collective call (MPI-4.1 §6.2.2 and §8.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     /// All contribute, and all get a result.
@@ -45,7 +45,7 @@ impl Pattern {
 pub(super) struct Unreceived<T> {
     /// By tag, each with its position among all that were sent. No queue is empty.
     queues: HashMap<i64, VecDeque<(u64, T)>>,
-    /// How many were sent.
+    /// Number of elements sent.
     count: u64,
 }
 

@@ -132,7 +132,7 @@ pub(super) struct Process {
     has_spans: bool,
     sites: HashMap<i64, Site>,
     communicators: HashMap<i32, IdentifiedCommunicator>,
-    /// How many calls are not in its file, or None if it did not get to its end.
+    /// Number of calls that are not in the file, or None if the process did not get to its end.
     lost: Option<u64>,
 }
 
@@ -163,7 +163,7 @@ fn for_each_line(path: &Path, mut see: impl FnMut(u64, Line) -> Result<()>) -> R
     }
 }
 
-/// Why a line is not one of a trace. The position that serde_json names is that in the line.
+/// Reason why a line is not one of a trace. The position that serde_json names is the one in the line.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
@@ -397,7 +397,7 @@ impl Run {
     }
 }
 
-/// How many lines there are about the processes.
+/// Largest number of lines about the processes.
 const MAX_LINES: usize = 16;
 
 /// The files of a run, by rank.

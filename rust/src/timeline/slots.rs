@@ -1,4 +1,4 @@
-//! Where to draw what happens at the same time: beside each other.
+//! Tracks for events of the same time, which are drawn beside each other.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -41,7 +41,7 @@ entry! {
     begin: u64,
     /// When it returned, or 0.
     end: u64,
-    /// Which call of which program it is.
+    /// Number of the call site: the call in its program.
     call_site: i64,
     /// The number of elements sent.
     sent: i64,

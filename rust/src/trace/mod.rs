@@ -74,7 +74,7 @@ struct Queue {
     operations: Vec<String>,
     /// The calls that were never written.
     new: Vec<u8>,
-    /// How many calls there were, with those.
+    /// Number of calls, those included.
     count: u64,
     /// The indices of entries that were written before their calls were over, by the ids of these.
     unfinished: HashMap<u64, u64>,
@@ -116,7 +116,7 @@ struct Trace {
     path: PathBuf,
     /// None if it can't be written any more.
     file: Option<File>,
-    /// How many calls are in the file.
+    /// Number of calls in the file.
     written: u64,
     reader: Reader,
     queue: Queue,

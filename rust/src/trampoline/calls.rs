@@ -73,7 +73,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let arguments = CallArguments::sending(datatype, count).with_op(op);
         self.call(&records::ALLREDUCE, comm, arguments, |mpi| {
             let datatype = self.datatype(datatype)?;
-            // SAFETY: the caller has so many elements, and room for as many.
+            // SAFETY: the caller has that many elements, and room for as many.
             let (send, recv) = unsafe {
                 (
                     Self::operand(send, recv, count.into(), datatype),
@@ -163,7 +163,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let arguments = arguments.receiving(datatype, count).from(source, tag);
         let expected = self.datatype(datatype).ok();
         let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
-            // SAFETY: the caller has room for so many elements, until it has waited.
+            // SAFETY: the caller has room for that many elements, until it has waited.
             let recv = unsafe { RecvBuffer::new(buffer, count.into(), self.datatype(datatype)?) };
             let message = mpi.incoming(Self::peer(source, tag), recv)?;
             // SAFETY: as above.
@@ -202,7 +202,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
         let arguments = CallArguments::sending(datatype, count).to(dest, tag);
         let begin = |mpi: &Mpi<A>, requests: &mut Vec<_>| {
             let datatype = self.datatype(datatype)?;
-            // SAFETY: the caller has so many elements, and keeps them until it has waited.
+            // SAFETY: the caller has that many elements, and keeps them until it has waited.
             let send = unsafe { SendBuffer::new(buffer, count.into(), datatype) };
             let message = mpi.outgoing(Self::peer(dest, tag), send)?;
             // SAFETY: as above.
@@ -278,7 +278,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
             .from(source, recv_tag);
         self.call(&records::SENDRECV, comm, arguments, |mpi| {
             let (send_type, recv_type) = (self.datatype(send_type)?, self.datatype(recv_type)?);
-            // SAFETY: the caller has so many elements, and room for those that come.
+            // SAFETY: the caller has that many elements, and room for those that come.
             let (send, recv) = unsafe {
                 (
                     Self::block(send, send_count.into(), send_type),

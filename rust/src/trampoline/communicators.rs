@@ -24,7 +24,7 @@ pub struct JaxCommunicator {
     pub index: usize,
     /// The rank of this process in it.
     pub rank: c_int,
-    /// How many processes it has.
+    /// Number of processes.
     pub size: c_int,
     group: Arc<Group>,
     /// MPI's handle, or why there is none, once it is known.

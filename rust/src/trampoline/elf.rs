@@ -1,4 +1,4 @@
-//! Where the symbols of a shared library are that it keeps to itself.
+//! Addresses of symbols that a shared library does not export.
 
 use std::ops::Range;
 

@@ -21,7 +21,7 @@ mod records;
 mod served;
 mod start;
 mod status;
-#[expect(clippy::too_many_arguments, reason = "MPI's functions have so many")]
+#[expect(clippy::too_many_arguments, reason = "MPI's functions have that many")]
 mod table;
 
 pub use calls::serve;

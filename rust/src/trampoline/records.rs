@@ -49,7 +49,7 @@ const DATA_TYPES: &[(usize, XLA_FFI_DataType)] = &[
     (index_of(HANDLES, "C_DOUBLE_COMPLEX"), XLA_FFI_DataType_C128),
 ];
 
-/// What a type of MPI's holds, if XLA sends it.
+/// XLA's type for the elements of a data type of MPI's, if XLA sends these.
 pub fn data_type(datatype: usize) -> Option<XLA_FFI_DataType> {
     let (_, dtype) = DATA_TYPES.iter().find(|(handle, _)| *handle == datatype)?;
     Some(*dtype)

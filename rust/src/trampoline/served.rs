@@ -24,7 +24,7 @@ use crate::xla::data_type_size;
 pub struct Devices {
     /// In how many bytes jaxlib keeps a number.
     pub bytes: usize,
-    /// What errors call jaxlib: its version, and those that mpi4jax was tested with.
+    /// Name of jaxlib in errors: its version, and the versions that mpi4jax was tested with.
     pub versions: String,
     /// Gives the process of JAX's that each device belongs to.
     pub owners: Box<dyn Fn() -> HashMap<i64, c_int> + Send + Sync>,
@@ -102,7 +102,7 @@ impl<A: Abi> Served<A> {
         let Some(Ok(handle)) = of_jax.handle.get() else {
             return Err(REFUSED - of_jax.index as c_int);
         };
-        // SAFETY: it is JAX's world, or MPI has made it, of so many processes.
+        // SAFETY: it is JAX's world, or MPI has made it, of that many processes.
         let communicator = unsafe { Communicator::new(*handle, of_jax.rank, of_jax.size, 0) };
         Ok((of_jax, communicator))
     }

@@ -15,7 +15,7 @@ pub const FAN_OUT: i32 = 32;
 /// Seconds that a rank gets to collect the notes of its range.
 const COLLECTING: f64 = 20.0;
 
-/// Why a message could not be delivered.
+/// Reason why a message could not be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The rank has no mailbox: mpi4jax was not imported there, or not yet.

@@ -30,7 +30,7 @@ pub struct Buffer<'a>(BufferFacts<'a>);
 /// The facts of an array. All may read them, and nobody changes those of a [`Buffer`].
 #[derive(Debug, Clone, Copy)]
 pub struct BufferFacts<'a> {
-    /// Where its elements are, on the host or on a device.
+    /// Address of the elements, on the host or on a device.
     pub address: *mut c_void,
     /// The type of its elements.
     pub dtype: XLA_FFI_DataType,
@@ -95,7 +95,7 @@ impl<'a> Buffer<'a> {
         }))
     }
 
-    /// How many bytes its elements take at its address.
+    /// Number of bytes of the elements at the address.
     pub fn bytes(&self) -> usize {
         if self.address.is_null() {
             return 0;
@@ -172,7 +172,7 @@ impl ResultBuffer<'_> {
 /// longer (`cargo bench`).
 pub struct Frame<'a> {
     raw: &'a XLA_FFI_CallFrame,
-    /// How many operands and results there are, without the byte that orders calls on GPUs.
+    /// Numbers of operands and results, without the byte that orders calls on GPUs.
     operand_count: i64,
     result_count: i64,
 }
@@ -760,7 +760,7 @@ unsafe fn see_buffers<'a>(
     Ok(count)
 }
 
-/// How many bytes order the call, none where a token does: the last of XLA's arguments or results.
+/// Number of bytes that order the call, none where a token does: the last of XLA's arguments or results.
 ///
 /// # Safety
 /// Each pointer of kind `buffer` points to an `XLA_FFI_Buffer`.
@@ -992,7 +992,7 @@ mod tests {
     fn a_part_of_an_array_lies_within_it() {
         let mut numbers = [0.0_f64; 6];
         let address: *mut c_void = numbers.as_mut_ptr().cast();
-        // SAFETY: the array has so many elements, and outlives the buffer.
+        // SAFETY: the array has that many elements, and outlives the buffer.
         let array = unsafe {
             Buffer::lent(BufferFacts {
                 address,

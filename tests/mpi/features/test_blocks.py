@@ -26,7 +26,7 @@ from mpi4jax._internal.blocks.description import Description, Message
 from mpi4jax._internal.blocks.exchange import BlockExchange
 from mpi4jax._internal.blocks.one_call import OneCall
 from mpi4jax._internal.mpi import handles
-from mpi4jax._internal.operations._computed import FIRST
+from mpi4jax._internal.operations._computed import FIRST_COMPUTED
 
 pytestmark = pytest.mark.usefixtures("enable_x64")
 
@@ -153,7 +153,9 @@ class InPlace:
     def description(self):
         messages = [list(zip(*pairs, strict=True)) for pairs in self.messages if pairs]
         # The ranks that the program computes are those to send to, and to receive from.
-        dest, source = (FIRST, FIRST + 1) if self.is_computed else (NEXT, PREVIOUS)
+        dest, source = (
+            (FIRST_COMPUTED, FIRST_COMPUTED + 1) if self.is_computed else (NEXT, PREVIOUS)
+        )
         return Description(
             types_of(self.shapes, self.dtypes),
             sent=tuple(

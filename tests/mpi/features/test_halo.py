@@ -187,10 +187,10 @@ def test_who_copies(monkeypatch):
     exchanges = ["exchange"] * DIVIDED
     assert handlers("cpu", "float32") == (exchanges or ["copy"])
     assert handlers("cpu", "int4") == handlers("cuda", "float32") == exchanges
-    back = exchanges or ["give_back"]
+    back = exchanges or ["copy_transposed"]
     assert handlers("cpu", "complex64", plan.accumulate) == back
     assert handlers("cuda", "complex64", plan.accumulate) == exchanges
-    assert "give_back" not in handlers("cpu", "int32", plan.accumulate)
+    assert "copy_transposed" not in handlers("cpu", "int32", plan.accumulate)
 
     def pulled(fields):
         return jax.linear_transpose(plan.exchange, fields)(fields)

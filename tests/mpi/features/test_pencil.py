@@ -200,7 +200,8 @@ def test_a_plan_for_halos_has_the_same_parts():
     grid = comm.Create_cart(MPI.Compute_dims(SIZE, 2), [False, False])
     shape = SIZE + 2, 2 * SIZE + 1
     plan, layout = Plan(grid, 1, shape=shape), Layout(grid, shape, [0, 1])
-    assert plan.shape == layout.local_shape
+    assert plan.local_shape == layout.local_shape
+    assert plan.shape == layout.shape
     assert plan.offset == tuple(part.start for part in layout.slices)
 
 
@@ -234,7 +235,7 @@ WRONG = {
         lambda: Layout(ROW, (4, 5), [2]),
         ValueError,
         "pencil.Layout got [2] for argument `axes`, expected a different one of the 2 axes "
-        "of `shape` for each of the 1 axes of the communicator",
+        "of `shape` for each of the 1 axes of the grid of processes",
     ),
     "axes_twice": (
         lambda: Layout(ROW, (4, 5), [0, 0]),

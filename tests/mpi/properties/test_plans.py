@@ -175,8 +175,10 @@ OTHERS = {
     "unstructured.Plan.finish",
     "unstructured.Plan.from_global",
     "unstructured.Plan.from_neighbors",
-    "unstructured.Plan.on_mesh",
     "unstructured.Plan.renumber",
+    "unstructured.Plan.spread",
+    "unstructured.Plan.tree_flatten",
+    "unstructured.Plan.tree_unflatten",
     "pencil.Layout.part",
     "pencil.Layout.sharding",
     "pencil.Layout.with_axes",
@@ -330,7 +332,6 @@ def test_a_freed_communicator():
         ),
         "unstructured.Plan.blocked": lambda: plans.rows.blocked(2),
         "unstructured.Plan.renumber": plans.rows.renumber,
-        "unstructured.Plan.on_mesh": lambda: plans.rows.on_mesh(None),
     }.items():
         with pytest.raises(ValueError, match=f"^{name} {text}"):
             other()
@@ -341,9 +342,6 @@ def test_arguments_of_a_wrong_type(plans):
     for text, call in {
         "unstructured.Plan.exchange: `axis` must be an integer, not 0.0": (
             lambda: rows.exchange(field, axis=0.0)
-        ),
-        "unstructured.Plan.on_mesh: `mesh` must be a jax.sharding.Mesh, not 3": (
-            lambda: rows.on_mesh(3)
         ),
         "linalg.cg: `rtol` must be a number, not an array of type float64 and shape (2,)": (
             lambda: linalg.cg(minus_half, field, rtol=np.ones(2), comm=COMM)
@@ -382,7 +380,7 @@ def test_plans_that_are_made_while_a_program_is_traced():
 
     jax.make_jaxpr(program)()
     (plans,) = made
-    for plan in plans.all:
+    for plan in (*plans.all, plans.rows._rows):
         leaves = jax.tree_util.tree_leaves(list(vars(plan).values()))
         assert not any(isinstance(leaf, Tracer) for leaf in leaves)
     x = np.arange(4.0, dtype=np.float32) + 4 * RANK

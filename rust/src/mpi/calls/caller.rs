@@ -18,9 +18,9 @@ use crate::mpi::requests::OwnedRequest;
 use crate::mpi::types::Handle;
 use crate::mpi::waiting::Waiting;
 
-/// The work around a call of MPI: the debug lines, the memory of arrays, errors.
-pub trait Around {
-    /// What the caller gets if the call fails.
+/// Work before and after a call of MPI: debug lines, memory of arrays, errors.
+pub trait CallWrapper {
+    /// Error that the caller gets if the call fails.
     type Error;
 
     /// Makes the call of the function with this name, which `body` does.
@@ -31,8 +31,8 @@ pub trait Around {
     ) -> Result<(), Self::Error>;
 }
 
-/// No more than an error that says why the call has failed.
-impl<E, F: FnOnce(CallError) -> E> Around for F {
+/// A function that makes an error of a failed call, and nothing else.
+impl<E, F: FnOnce(CallError) -> E> CallWrapper for F {
     type Error = E;
 
     fn call(self, _: &'static str, body: impl FnOnce() -> Outcome) -> Result<(), E> {
@@ -75,7 +75,7 @@ impl<A: Abi> Mpi<A> {
         self.rank
     }
 
-    /// How many ranks the communicator has.
+    /// Number of ranks of the communicator.
     pub fn size(&self) -> c_int {
         self.size
     }
@@ -121,7 +121,7 @@ impl<A: Abi> Mpi<A> {
 
     /// A blocking call, with what is to be done around it.
     #[inline(always)]
-    pub fn blocking<W: Around>(&self, around: W) -> Caller<'_, A, W> {
+    pub fn blocking<W: CallWrapper>(&self, around: W) -> Caller<'_, A, W> {
         Caller {
             mpi: self,
             around,
@@ -134,7 +134,7 @@ impl<A: Abi> Mpi<A> {
     /// # Safety
     /// The buffers that it gets stay as long as the requests that `owner` takes over.
     #[inline(always)]
-    pub unsafe fn nonblocking<'r, W: Around>(
+    pub unsafe fn nonblocking<'r, W: CallWrapper>(
         &'r self,
         around: W,
         owner: &'r dyn Owner,
@@ -160,7 +160,7 @@ impl<A: Abi> Mpi<A> {
         &self,
         op: PredefinedOp,
         format: Format,
-        around: impl Around<Error = Error>,
+        around: impl CallWrapper<Error = Error>,
     ) -> Option<error::Result<Operator<A>>> {
         let made = half_float::operator::<A>(op, format, |function| {
             let mut handle = REGISTRY.operator::<A>(op.number())?;
@@ -204,11 +204,11 @@ impl<A: Abi> Operator<A> {
 pub struct Caller<'r, A: Abi, W> {
     pub(super) mpi: &'r Mpi<A>,
     around: W,
-    /// Who owns the request and the buffers, if the call is nonblocking.
+    /// Owner of the request and the buffers, if the call is nonblocking.
     pub(super) owner: Option<&'r dyn Owner>,
 }
 
-impl<A: Abi, W: Around> Caller<'_, A, W> {
+impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
     /// Makes a blocking call. `body` gives MPI's error code.
     #[inline(always)]
     pub(super) fn blocking(

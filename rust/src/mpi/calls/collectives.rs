@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::caller::{Around, Caller, Operator, check_root, recv_address, send_address};
+use super::caller::{CallWrapper, Caller, Operator, check_root, recv_address, send_address};
 use super::counts::{Count, CountList, Form, Pass, invoke_collective};
 use super::layout::{check_room, check_sent, sum};
 use crate::mpi::abi::Abi;
@@ -27,7 +27,7 @@ macro_rules! reduction {
             let datatype = send.datatype().handle::<A>();
             self.collective($functions, (), |mpi, request, ()| {
                 let form = mpi.collective_form(count, request);
-                // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
+                // SAFETY: both arrays have that many elements, or are one and `send` is IN_PLACE.
                 Ok(unsafe {
                     invoke_collective!(form.$name(
                         send.address::<A>(), recv.address(), count, datatype, op.handle, mpi.comm,
@@ -38,7 +38,7 @@ macro_rules! reduction {
     };
 }
 
-impl<A: Abi, W: Around> Caller<'_, A, W> {
+impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
     reduction!(
         /// MPI-4.1 §6.9.6.
         allreduce = ["MPI_Allreduce", "MPI_Iallreduce"]
@@ -68,7 +68,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
         self.collective(["MPI_Reduce", "MPI_Ireduce"], (), |mpi, request, ()| {
             let form = mpi.collective_form(count, request);
             let (send, recv) = (send.address::<A>(), recv_address(recv.as_ref()));
-            // SAFETY: both arrays have so many elements, or are one and `send` is IN_PLACE.
+            // SAFETY: both arrays have that many elements, or are one and `send` is IN_PLACE.
             Ok(unsafe {
                 invoke_collective!(
                     form.reduce(send, recv, count, datatype, op.handle, root, mpi.comm)
@@ -193,7 +193,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
             let typed = mpi.typed(count, datatype)?;
             let form = mpi.collective_form(typed.count, request);
             let (count, datatype) = (typed.count, typed.datatype);
-            // SAFETY: the array has so many elements there, and root's is not written to.
+            // SAFETY: the array has that many elements there, and root's is not written to.
             Ok(unsafe { invoke_collective!(form.bcast(address, count, datatype, root, mpi.comm)) })
         })
     }

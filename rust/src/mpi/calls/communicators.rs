@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::caller::{Around, Caller, Mpi};
+use super::caller::{CallWrapper, Caller, Mpi};
 use super::outcome::{CallError, check};
 use crate::mpi::abi::Abi;
 use crate::mpi::functions::Functions;
@@ -38,7 +38,7 @@ impl<A: Abi> OwnedGroup<A> {
     fn include(&self, ranks: &[c_int]) -> Result<Self, CallError> {
         Self::make(self.functions, "MPI_Group_incl", |group| {
             let count = ranks.len() as c_int;
-            // SAFETY: the list has so many members. MPI checks that they are ranks of the group.
+            // SAFETY: the list has that many members. MPI checks that they are ranks of the group.
             unsafe { (self.functions.group_incl)(self.handle, count, ranks.as_ptr(), group) }
         })
     }
@@ -51,7 +51,7 @@ impl<A: Abi> Drop for OwnedGroup<A> {
     }
 }
 
-impl<A: Abi, W: Around> Caller<'_, A, W> {
+impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
     /// MPI-4.1 §7.4.2: a communicator of the processes with these ranks, which all of them make with
     /// the same tag, and nobody else. This process is one of them.
     pub fn comm_create_group(self, ranks: &[c_int], tag: c_int) -> Result<Communicator, W::Error> {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::caller::{Around, Caller, Mpi};
+use super::caller::{CallWrapper, Caller, Mpi};
 use super::counts::{Form, Pass, invoke};
 use super::derived::TypedCount;
 use crate::mpi::abi::Abi;
@@ -12,7 +12,7 @@ use crate::mpi::requests::OwnedRequest;
 use crate::mpi::status::StatusPlace;
 use crate::mpi::types::Handle;
 
-impl<A: Abi, W: Around> Caller<'_, A, W> {
+impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
     /// MPI-4.1 §3.2.1.
     pub fn send(self, send: SendBuffer, to: Neighbor) -> Result<(), W::Error> {
         self.blocking("MPI_Send", |mpi| {
@@ -36,7 +36,7 @@ impl<A: Abi, W: Around> Caller<'_, A, W> {
             let (form, address) = (mpi.form(typed.count), recv.address());
             let (count, datatype) = (typed.count, typed.datatype);
             let (source, tag, status) = (from.rank, from.tag, status.address());
-            // SAFETY: there is room for so many elements, and for the status.
+            // SAFETY: there is room for that many elements, and for the status.
             Ok(unsafe {
                 invoke!(form.recv(address, count, datatype, source, tag, mpi.comm, status))
             })

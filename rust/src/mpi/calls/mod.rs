@@ -21,7 +21,7 @@ mod names;
 mod outcome;
 mod rows;
 
-pub use caller::{Around, Caller, Mpi, Operator, Owner, free_communicator};
+pub use caller::{CallWrapper, Caller, Mpi, Operator, Owner, free_communicator};
 pub use collectives::BcastBuffer;
 pub use counts::set_count_limit;
 pub use exchange::{Incoming, Outgoing, PeerBuffer};

@@ -1,4 +1,4 @@
-//! Why a call fails.
+//! Outcome of a call of MPI, and errors.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Failure};
 use crate::mpi::abi::Abi;
 use crate::mpi::functions::Functions;
 
-/// Why a call fails. In boxes, so that an outcome fits into registers.
+/// Error of a call. In boxes, so that an outcome fits into registers.
 #[derive(Debug)]
 pub enum CallError {
     /// A function of MPI's has returned an error code.

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::caller::{Around, Caller, Mpi, check_root, recv_address, send_address};
+use super::caller::{CallWrapper, Caller, Mpi, check_root, recv_address, send_address};
 use super::counts::{Count, Form, Pass, invoke_collective};
 use super::derived::TypedCount;
 use super::layout::{Layout, Part, check_room, check_sent};
@@ -81,7 +81,7 @@ impl<A: Abi> Mpi<A> {
     }
 }
 
-impl<A: Abi, W: Around> Caller<'_, A, W> {
+impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
     /// Does what a function would if MPI could count the elements, by `MPI_Alltoallw`, of which it is
     /// a special case (MPI-4.1 §6.8): what goes to a rank, or comes from it, has a data type of its
     /// own, which also says where it is. All ranks must do this, or none.

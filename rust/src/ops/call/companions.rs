@@ -26,7 +26,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         }
         // MPI_Comm_dup would have Python copy attributes.
         let is_reversed = companion == Companion::Reversed;
-        let communicator = self.quietly().comm_split(is_reversed)?;
+        let communicator = self.unlogged().comm_split(is_reversed)?;
         Ok(*slot.get_or_init(|| communicator))
     }
 }

@@ -76,7 +76,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         self.copy_into_result(operand, rank as usize * bytes)
     }
 
-    /// How many elements a call of MPI has. A nonblocking operation is not one of pieces: nothing is
+    /// Number of elements of a call of MPI. A nonblocking operation is not one of pieces: nothing is
     /// copied while these are under way.
     #[inline(always)]
     pub fn piece_length(&self, datatype: SizedDatatype) -> i64 {

@@ -18,7 +18,7 @@ use crate::error::{Error, Failure, Result};
 use crate::fault;
 use crate::log;
 use crate::memory::{Access, Memory};
-use crate::mpi::calls::{Around, CallError, Caller, Incoming, Mpi, Outcome, Outgoing, check};
+use crate::mpi::calls::{CallError, CallWrapper, Caller, Incoming, Mpi, Outcome, Outgoing, check};
 use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
     StatusPlace,
@@ -123,7 +123,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.optional_ints_attribute(name)
     }
 
-    /// Where to put the status of a receive.
+    /// Place for the status of a receive.
     pub fn status(&self) -> Result<StatusPlace<'static, A>> {
         REGISTRY.status::<A>(self.number("status_number")?)
     }
@@ -177,8 +177,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         message.map_err(|error| self.error(error))
     }
 
-    /// One call of what ranks tell each other: without debug lines, on no array of the call.
-    pub fn quietly(&self) -> Caller<'_, A, impl Around<Error = Error>> {
+    /// A call of MPI between ranks, without debug lines, and with no array of the operation.
+    pub fn unlogged(&self) -> Caller<'_, A, impl CallWrapper<Error = Error>> {
         self.mpi.blocking(|error| self.error(error))
     }
 
@@ -249,7 +249,7 @@ impl<'c, 'a, A: Abi, M, D> Logged<'c, 'a, A, M, D> {
     }
 }
 
-impl<A: Abi, M: Memory, D: FnOnce() -> String> Around for Logged<'_, '_, A, M, D> {
+impl<A: Abi, M: Memory, D: FnOnce() -> String> CallWrapper for Logged<'_, '_, A, M, D> {
     type Error = Error;
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{byte_type, number_type, table_width, world_rank};
 use crate::diagnosis::{
-    self, Note, Notes, Ranks, Running, Snapshot, State, agreed, disagreement_in_words, listed,
+    self, Note, Notes, Ranks, Running, Snapshot, State, agreed, describe_disagreement, listed,
     rows_of,
 };
 use crate::error::{Error, Result};
@@ -242,7 +242,7 @@ fn findings(notes: &Notes, statements: &[Statement]) -> Vec<String> {
     let snapshot = Snapshot::new(notes, size, &[]);
     let collectives = snapshot.collectives();
     let disagreements =
-        collectives.filter_map(|(collective, _)| disagreement_in_words(&snapshot, collective));
+        collectives.filter_map(|(collective, _)| describe_disagreement(&snapshot, collective));
     let mut findings: Vec<String> = disagreements.collect();
     let complaints = statements.iter().map(|statement| &statement.complaints);
     findings.extend(complaints.flatten().cloned());

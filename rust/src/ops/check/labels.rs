@@ -84,21 +84,21 @@ impl Label {
 
 /// The message behind a label, as that describes it.
 pub struct Labelled {
-    /// Who sends it, and its tag.
+    /// Sender and tag.
     pub from: Neighbor,
-    /// Why it does not fit, if so. In a box, as a call without checks has room for it, too.
+    /// Reason why the message does not fit, if any. In a box, as a call without checks has room for it, too.
     pub refusal: Option<Box<Refusal>>,
 }
 
 /// A message that does not fit.
 pub struct Refusal {
     pub error: Error,
-    /// Where it is received, and what its elements are, unless that was the message.
+    /// Room for the message and the type of its elements, unless it has arrived already.
     room: Option<(Vec<u8>, SizedDatatype)>,
 }
 
 impl Refusal {
-    /// Where the message is received, unless it has been.
+    /// Receive buffer of the message, unless it has arrived already.
     pub fn buffer(&mut self) -> Option<RecvBuffer<'_>> {
         let (bytes, datatype) = self.room.as_mut()?;
         Some(RecvBuffer::of(&mut bytes[..], *datatype))
@@ -108,7 +108,7 @@ impl Refusal {
 /// The messages sent and received so far, by their routes.
 #[derive(Default)]
 struct Tallies {
-    /// How many of each kind, with the line of the last.
+    /// Number of messages on each route, with the line of the last one.
     sent: BTreeMap<Route, (u64, String)>,
     received: BTreeMap<Route, u64>,
 }
@@ -144,7 +144,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             return Ok(());
         };
         let send = SendBuffer::of(&label, byte_type()?);
-        self.quietly().send(send, to)
+        self.unlogged().send(send, to)
     }
 
     /// Receives the label of a message, if there is one.
@@ -154,7 +154,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         };
         let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
-        self.quietly().recv(recv, from, status.place())?;
+        self.unlogged().recv(recv, from, status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
     }
@@ -177,7 +177,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let (mut label, mut status) = (Label::EMPTY, OwnStatus::EMPTY);
         let sent = SendBuffer::of(&own, byte_type()?);
         let recv = RecvBuffer::of(&mut label, byte_type()?);
-        self.quietly()
+        self.unlogged()
             .sendrecv((sent, to), (recv, from), status.place())?;
         self.read_label(record, &label, wanted, status.source_and_tag::<A>())
             .map(Some)
@@ -245,7 +245,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         })
     }
 
-    /// Why a message does not fit, if so.
+    /// Reason why a message does not fit, if any.
     fn compare(
         &self,
         record: &Record,

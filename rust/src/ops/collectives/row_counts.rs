@@ -16,7 +16,7 @@ use crate::ops::call::log_text::items;
 use crate::ops::check::{byte_type, number_type};
 use crate::xla::{Buffer, ResultBuffer, raw};
 
-/// How many counts an error shows.
+/// Number of counts that an error shows.
 const SHOWN: usize = 8;
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
@@ -81,7 +81,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         let mut length = [text.len() as i64];
         let broadcast = |buffer: RecvBuffer| {
             let buffer = BcastBuffer::Recv(buffer);
-            self.quietly().bcast(buffer, first as c_int)
+            self.unlogged().bcast(buffer, first as c_int)
         };
         broadcast(RecvBuffer::of(&mut length, int64))?;
         text.resize(length[0] as usize, 0);

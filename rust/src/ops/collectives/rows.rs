@@ -13,7 +13,7 @@ use crate::ops::call::log_text::{items, items_and_root};
 use crate::recorder::Array;
 use crate::xla::{Buffer, ResultBuffer, count_of};
 
-/// How many rows of an array each rank has, in rank order and without gaps.
+/// Number of rows of an array that each rank has, in rank order and without gaps.
 struct Shares(Vec<i64>);
 
 impl Shares {

@@ -73,7 +73,7 @@ pub fn start<A: Abi, M: Memory>(
     departure.depart(&call, *in_flight)
 }
 
-/// Why requests that a batch has may be mixed, or waited for twice.
+/// Reason why requests of a batch may be mixed, or waited for twice.
 const MAPPED_CONDITION: &str = "A cond or while_loop with a condition that jax.vmap maps over \
      runs both branches, or turns that only a part of the batch needs: wait for an operation in \
      the branch or turn that starts it, or use the blocking one there";

@@ -17,7 +17,7 @@ use crate::recorder::{self, Group};
 pub struct Flight {
     /// The name of the operation.
     pub operation: &'static str,
-    /// Which call of which program has begun it.
+    /// Number of the call site that has begun the flight.
     pub call_site: i64,
     /// The number of the communicator.
     pub communicator: i64,
@@ -35,7 +35,7 @@ pub struct Flight {
 /// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
 /// them: there are as many as floats tell apart.
 const IDS: u32 = 1 << 24;
-/// How many flights are kept for which nobody may wait.
+/// Largest number of flights that are kept although nobody may wait for them.
 const MAX_PERHAPS_LOST: usize = 1024;
 /// Number of flights that are still known when they are over: the last ones.
 const REMEMBERED: usize = 4096;
@@ -290,7 +290,7 @@ pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     Some((posted, groups))
 }
 
-/// How many operations are in flight.
+/// Number of operations in flight.
 pub fn count() -> usize {
     flights().by_id.len()
 }

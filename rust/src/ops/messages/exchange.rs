@@ -228,7 +228,7 @@ pub fn describe(sent: &[Sent], received: &[Received]) -> String {
 pub struct Elements {
     pub count: i64,
     pub datatype: SizedDatatype,
-    /// How many there are in a piece.
+    /// Number of elements of a piece.
     pub length: i64,
 }
 

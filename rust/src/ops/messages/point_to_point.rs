@@ -71,11 +71,11 @@ impl<'b> Sending<'b> {
     }
 }
 
-/// Where a message goes.
+/// Room for a message.
 struct Room<'b> {
     /// Its array.
     buffer: RecvBuffer<'b>,
-    /// Why the message is not what is asked for. It is received all the same, elsewhere, so that
+    /// Reason why the message is not the expected one. It is received all the same, elsewhere, so that
     /// the next one is not taken for it.
     refusal: Option<Box<Refusal>>,
 }
@@ -88,7 +88,7 @@ impl Room<'_> {
     }
 }
 
-/// Where MPI puts the statuses of a message.
+/// Places for the statuses of a message.
 struct Statuses<A: Abi> {
     /// The status that the caller wants, or `MPI_STATUS_IGNORE`.
     wanted: StatusPlace<'static, A>,
@@ -111,11 +111,11 @@ impl<A: Abi> Statuses<A> {
 pub struct Receiving<'b, A: Abi> {
     room: Room<'b>,
     statuses: Statuses<A>,
-    /// Who sends it, which may be anyone until a part of it has come.
+    /// Sender, which may be any rank until a part of the message has arrived.
     pub from: Neighbor,
     /// The elements of a piece: all, if it travels as a whole.
     length: i64,
-    /// Where there is room for the next piece.
+    /// Elements of the next piece.
     piece: Range<i64>,
     is_done: bool,
     /// Whether its array is the only result. Several are copied together.
@@ -187,7 +187,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         access
     }
 
-    /// Where there is room for the next piece, and for its status.
+    /// Room for the next piece, and for its status.
     #[inline(always)]
     fn next(&mut self) -> (RecvBuffer<'_>, StatusPlace<'_, A>) {
         let (first, count, is_in_pieces) = (self.piece.start, self.count(), self.is_in_pieces());
@@ -292,7 +292,7 @@ fn recv_piece<A: Abi, M: Memory>(call: &Call<A, M>, message: &mut Receiving<'_, 
         let details = || format!("<- {} (tag {}, {count} items)", from.rank, from.tag);
         call.blocking(&access, details).recv(recv, from, status)?;
     } else {
-        call.quietly().recv(recv, from, status)?;
+        call.unlogged().recv(recv, from, status)?;
     }
     message.advance(call)
 }
