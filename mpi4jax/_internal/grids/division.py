@@ -74,13 +74,17 @@ class DividedAxis(NamedTuple):
         """Number of cells in the array of a process, with padding."""
         return self.largest if self.is_even else len(self.cells_of(coordinate))
 
+    def local_size(self, coordinate: int) -> int:
+        """Number of points of the array of a process, with ghosts and padding."""
+        return self.lower + self.local_cells(coordinate) + self.extra + self.upper
+
     def local_points(self, coordinate: int) -> Points:
         """Point of the whole array for each point of a part, ghosts included.
 
         Where the whole array has none, the number of its points.
         """
-        first, count = self.start(coordinate), self.local_cells(coordinate)
-        points = np.arange(first - self.lower, first + count + self.extra + self.upper)
+        first = self.start(coordinate) - self.lower
+        points = np.arange(first, first + self.local_size(coordinate))
         if self.is_periodic:
             return points % max(self.cells, 1)
         return np.where((points >= 0) & (points < self.points), points, self.points)
@@ -129,29 +133,33 @@ class Division(NamedTuple):
         """Number of processes along each axis of the grid."""
         return tuple(axis.processes for axis in self.axes)
 
-    def coordinates(self, rank: int) -> Iterator[tuple[DividedAxis, int]]:
+    def coordinates(self, rank: int) -> list[int]:
+        """The coordinates of a process along the divided axes."""
+        return list(map(int, np.unravel_index(rank, self.dims)))
+
+    def _axes_of(self, rank: int) -> Iterator[tuple[DividedAxis, int]]:
         """The divided axes, each with the coordinate of a process along it."""
-        return zip(self.axes, map(int, np.unravel_index(rank, self.dims)), strict=True)
+        return zip(self.axes, self.coordinates(rank), strict=True)
 
     def distinct_region(self, rank: int) -> Region:
         """The points of a process: each point of the whole array has one process."""
         region = [*whole_region(self.shape)]
-        for axis, coordinate in self.coordinates(rank):
+        for axis, coordinate in self._axes_of(rank):
             region[axis.position] = (Span(axis.distinct_points(coordinate), 0),)
         return tuple(region)
 
     def local_region(self, rank: int) -> Region:
         """The points of the array of a process, ghosts included."""
         region = [*whole_region(self.shape)]
-        for axis, coordinate in self.coordinates(rank):
+        for axis, coordinate in self._axes_of(rank):
             region[axis.position] = axis.spans(coordinate)
         return tuple(region)
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """Shape of the array of a process, with ghosts and padding."""
         shape = [*self.shape]
-        for axis, coordinate in self.coordinates(rank):
-            shape[axis.position] = len(axis.local_points(coordinate))
+        for axis, coordinate in self._axes_of(rank):
+            shape[axis.position] = axis.local_size(coordinate)
         return tuple(shape)
 
 

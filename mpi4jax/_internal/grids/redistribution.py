@@ -10,8 +10,9 @@ rank, one of which is their own.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -50,6 +51,10 @@ class Distribution(NamedTuple):
         return self.division.distinct_region(rank)
 
 
+#: The method :meth:`Distribution.region`, which may keep its results.
+RegionOf: TypeAlias = Callable[[Distribution, int], Region]
+
+
 @dataclass(frozen=True)
 class Redistribution(PlanCall):
     """A call that moves arrays: all together are one message to each process."""
@@ -83,8 +88,10 @@ class Redistribution(PlanCall):
     def _description(
         self, fields: Sequence[ShapedArray], parts: Sequence[ShapedArray]
     ) -> Description:
+        # Arrays have few distributions, and the own region is compared with all others.
+        region_of = functools.cache(Distribution.region)
         pairs = zip(fields, self.results, strict=True)
-        new = tuple(_with_region(x, result.region(self._rank)) for x, result in pairs)
+        new = tuple(_with_region(x, region_of(result, self._rank)) for x, result in pairs)
         # Results in place are behind the arrays.
         arrays, results, first = (*fields, *parts), parts or new, len(parts)
         own_rank = None if self.communicator.is_on_mesh else self._rank
@@ -92,15 +99,15 @@ class Redistribution(PlanCall):
         for rank in range(self.communicator.size):
             if rank == own_rank:
                 continue
-            outgoing = self._blocks(self._rank, rank)
+            outgoing = self._blocks(region_of, self._rank, rank)
             if outgoing:
                 views = (_view(n, fields[n], source) for n, source, _ in outgoing)
                 sent.append(Message(rank, REDISTRIBUTION, tuple(views)))
-            incoming = self._blocks(rank, self._rank)
+            incoming = self._blocks(region_of, rank, self._rank)
             if incoming:
                 views = (_view(first + n, results[n], own) for n, _, own in incoming)
                 received.append(Message(rank, REDISTRIBUTION, tuple(views)))
-        staying = [] if own_rank is None else self._blocks(own_rank, own_rank)
+        staying = [] if own_rank is None else self._blocks(region_of, own_rank, own_rank)
         copies = tuple(
             Copy(_view(n, fields[n], source), _view(first + n, results[n], own))
             for n, source, own in staying
@@ -113,14 +120,16 @@ class Redistribution(PlanCall):
             new=None if parts else new,
         )
 
-    def _blocks(self, sender: int, receiver: int) -> list[tuple[int, Box, Box]]:
+    def _blocks(
+        self, region_of: RegionOf, sender: int, receiver: int
+    ) -> list[tuple[int, Box, Box]]:
         """The blocks that a process has for another one, in the order of a message.
 
         Each with the index of its array, and its boxes in the arrays of both.
         """
         blocks = []
         for n, (source, result) in enumerate(zip(self.sources, self.results, strict=True)):
-            pairs = zip(source.region(sender), result.region(receiver), strict=True)
+            pairs = zip(region_of(source, sender), region_of(result, receiver), strict=True)
             for ranges in itertools.product(*itertools.starmap(_common, pairs)):
                 before, after = zip(*ranges, strict=True) if ranges else ((), ())
                 blocks.append((n, before, after))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments.types import Array
+from ..arguments.types import Array, ArrayLike
 from ..mpi.handles import Communicator
 from ..operations._eager import PlanCall
 from ..operations.allgather import AllGather
@@ -43,8 +43,7 @@ class ScatterCall(PlanCall):
         """
         pairs = zip(leaves, self.divisions, strict=True)
         if self.root is None:
-            own = coordinates or None
-            return [self._part_of(x, each, fill_value, own) for x, each in pairs]
+            return [self._part_of(x, each, fill_value, coordinates) for x, each in pairs]
         parts = [self._filled(x, division, fill_value) for x, division in pairs]
         sources = tuple(Distribution(each, self.root) for each in self.divisions)
         results = tuple(Distribution(each, has_ghosts=True) for each in self.divisions)
@@ -56,24 +55,11 @@ class ScatterCall(PlanCall):
         x: Array,
         division: Division,
         fill_value: Array,
-        coordinates: Sequence[Array] | None,
+        coordinates: Sequence[int | Array],
     ) -> Array:
-        if coordinates is not None:
-            for axis, coordinate in zip(division.axes, coordinates, strict=True):
-                parts = [axis.local_points(n) for n in range(axis.processes)]
-                points = jnp.asarray(np.array(parts))[coordinate]
-                x = _taken(x, points, axis, fill_value)
-            return x
-        for axis, own in division.coordinates(self.communicator.rank):
-            own_points = axis.local_points(own)
-            first = axis.start(own) - axis.lower
-            last = first + len(own_points)
-            is_range = np.array_equal(own_points, np.arange(first, last))
-            if is_range and last <= axis.points:
-                # Of an empty part, jnp.take would not depend on the array.
-                x = jax.lax.slice_in_dim(x, first, last, axis=axis.position)
-            else:
-                x = _taken(x, own_points, axis, fill_value)
+        coordinates = coordinates or division.coordinates(self.communicator.rank)
+        for axis, coordinate in zip(division.axes, coordinates, strict=True):
+            x = part_along(x, axis, coordinate, fill_value)
         return x
 
     def _filled(self, x: Array, division: Division, fill_value: Array) -> Array:
@@ -82,12 +68,26 @@ class ScatterCall(PlanCall):
         return jnp.full((*lead, *shape), fill_value, x.dtype)
 
 
-def _taken(x: Array, points: Points | Array, axis: DividedAxis, fill: Array) -> Array:
-    """Points of the whole array along an axis, and the fill value where it has none."""
-    taken = jnp.take(x, points, axis.position, mode="clip")
+def part_along(
+    x: Array, axis: DividedAxis, coordinate: int | Array, fill_value: ArrayLike = 0
+) -> Array:
+    """The part of a process along an axis, with the fill value where there is no point."""
+    points: Points | Array
+    if isinstance(coordinate, int):
+        points = axis.local_points(coordinate)
+        first = axis.start(coordinate) - axis.lower
+        last = first + len(points)
+        is_range = np.array_equal(points, np.arange(first, last))
+        if is_range and last <= axis.points:
+            # Of an empty part, jnp.take would not depend on the array.
+            return jax.lax.slice_in_dim(x, first, last, axis=axis.position)
+    else:
+        parts = [axis.local_points(n) for n in range(axis.processes)]
+        points = jnp.asarray(np.array(parts))[coordinate]
+    part = jnp.take(x, points, axis.position, mode="clip")
     has_point = jnp.asarray(points) < axis.points
     has_point = has_point.reshape(-1, *(1,) * (-1 - axis.position))
-    return jnp.where(has_point, taken, fill.astype(x.dtype))
+    return jnp.where(has_point, part, jnp.asarray(fill_value).astype(x.dtype))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ..grids.division import DividedAxis, Division
 from ..grids.grid import Grid
 from ..grids.plan import GridPlan, Leaf
 from ..grids.redistribution import Distribution, Redistribution
+from ..grids.whole import part_along
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -176,13 +177,8 @@ class Layout(GridPlan):
             return values[tuple(s if axis in along else slice(None) for axis, s in slices)]
         self._grid.check_program(function)
         coordinates = self._grid.program_coordinates() or (0,) * len(self.axes)
-        for axis, n in along.items():
-            padding = [(0, 0)] * values.ndim
-            padding[axis] = (0, self.padded_shape[axis] - values.shape[axis])
-            size = self.local_shape[axis]
-            values = jax.lax.dynamic_slice_in_dim(
-                jnp.pad(values, padding), coordinates[n] * size, size, axis
-            )
+        for n in along.values():
+            values = part_along(values, self._division.axes[n], coordinates[n])
         return values
 
     def sharding(self, mesh: jax.sharding.Mesh | None = None) -> NamedSharding:
