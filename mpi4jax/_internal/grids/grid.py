@@ -49,7 +49,7 @@ class Grid(NamedTuple):
     def of_mesh(
         cls,
         function: str,
-        mesh: Unchecked,
+        mesh: jax.sharding.Mesh,
         names: str | Sequence[Hashable] | None,
         periods: Sequence[bool] | None,
     ) -> Grid:

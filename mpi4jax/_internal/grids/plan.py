@@ -17,7 +17,7 @@ from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.plans import PlanBase
-from ..operations._arguments import known_root
+from ..operations._arguments import plan_root
 from ..operations._eager import on_own_devices, run_named
 from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
@@ -113,13 +113,8 @@ class GridPlan(PlanBase):
     def _known_root(self, function: str, root: Integer | None) -> int | None:
         if root is None:
             self._grid.check_program(function)
-            return None
-        if self._grid.is_on_mesh:
-            raise ValueError(
-                f"{function} got {root!r} for argument `root` of a plan on a mesh, where "
-                "all processes run one program, expected None"
-            )
-        return known_root(function, root, self._communicator)
+        is_on_mesh = self._grid.is_on_mesh
+        return plan_root(function, root, self._communicator, is_on_mesh=is_on_mesh)
 
 
 def _nothing_of(x: PyTree, division: Division) -> Array:

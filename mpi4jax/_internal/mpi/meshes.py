@@ -19,7 +19,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.checks import reject
-from ..arguments.types import Unchecked
 from ..watch.meetings import meeting
 from ..xla.call_sites import CALL_SITE, WITH_COPIES, CallNote
 from ..xla.flush import flush
@@ -113,11 +112,9 @@ def axis_comm(
 
 
 def names_of(
-    function: str, mesh: Unchecked, names: str | Sequence[Hashable] | None
+    function: str, mesh: jax.sharding.Mesh, names: str | Sequence[Hashable] | None
 ) -> tuple[Hashable, ...]:
     """The names of some axes of a mesh as a tuple: by default all."""
-    if not isinstance(mesh, jax.sharding.Mesh):
-        reject(function, "mesh", "a jax.sharding.Mesh", mesh)
     if names is None:
         return tuple(mesh.axis_names)
     if isinstance(names, str):

@@ -39,9 +39,10 @@ class Static(NamedTuple):
     mesh: jax.sharding.Mesh
     names: tuple[Hashable, ...]
     pattern: Pattern
-    #: Number of rows of each point, and of whole fields.
+    #: Number of rows of each point, of whole fields, and of own rows with padding.
     block: int
     total: int
+    own_count: int
 
     def spread(self, rows: np.ndarray[Any, Any]) -> Array:
         """The whole array of the rows of all processes."""
@@ -73,7 +74,8 @@ class MeshRows:
         self.static, self.arrays = static, arrays
         #: The points of this process and its neighbors, but not in a program.
         self.neighborhood = neighborhood
-        self.pattern, self.block, self.total = static.pattern, static.block, static.total
+        self.pattern, self.block = static.pattern, static.block
+        self.total, self.own_count = static.total, static.own_count
         self.size = static.pattern.size * static.block
         self.table, self.owned = arrays.table, arrays.owned
         self.ranks = (arrays.ranks,)
@@ -92,14 +94,6 @@ class MeshRows:
 
     def __repr__(self) -> str:
         return f"{self.size} rows, {len(self.pattern.sent)} neighbors at most, on a mesh"
-
-    @property
-    def own_count(self) -> int:
-        """Number of own rows of each process, with padding."""
-        sizes = self.arrays.own_rows.shape
-        is_whole = self.neighborhood is not None
-        count: int = sizes[0] // (self.comm.Get_size() if is_whole else 1)
-        return count
 
     def own(self, x: Array, axis: int) -> Array:
         """The own rows of a field, padded with zeros."""
@@ -159,9 +153,9 @@ def rows_on_mesh(
     ranks[: len(neighborhood.ranks)] = neighborhood.ranks
     owned = np.zeros(size, np.bool_)
     owned[: neighborhood.size] = neighborhood.owned
-    own_size = max(neighborhood.counts) * block
+    own_count = max(neighborhood.counts) * block
     own_rows, own_positions = (
-        _padded(rows_of_points(points, block), own_size)
+        _padded(rows_of_points(points, block), own_count)
         for points in (own_points, positions)
     )
     sides = [
@@ -172,7 +166,7 @@ def rows_on_mesh(
         for side in range(2)
     ]
     total = sum(neighborhood.counts) * block
-    static = Static(mesh, names, Pattern(size, *sides), block, total)
+    static = Static(mesh, names, Pattern(size, *sides), block, total, own_count)
     arrays = (table.reshape(-1), ranks, np.repeat(owned, block), own_rows, own_positions)
     return MeshRows(static, Arrays(*map(static.spread, arrays)), neighborhood)
 

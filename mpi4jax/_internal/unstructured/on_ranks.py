@@ -56,7 +56,7 @@ class RankRows:
         neighbors = len(self.neighborhood.ranks)
         return f"{owned} own rows, {self.size - owned} ghosts, {neighbors} neighbors"
 
-    @property
+    @functools.cached_property
     def _counts(self) -> tuple[int, ...]:
         """Number of own rows of each process."""
         return tuple(count * self.block for count in self.neighborhood.counts)

@@ -22,7 +22,7 @@ from ..mpi.handles import Communicator, unpack_hashable
 from ..mpi.meshes import axis_comm, names_of
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
-from ..operations._arguments import known_root
+from ..operations._arguments import plan_root
 from ..operations._eager import on_own_devices
 from . import discovery
 from .discovery import Neighborhood
@@ -320,7 +320,7 @@ class Plan(GhostPlan):
         """
         function = f"{NAME}.gather"
         communicator = self._communicator_of(function)
-        root = self._known_root(function, root)
+        root = plan_root(function, root, communicator, is_on_mesh=self._rows.is_on_mesh)
         leaves, structure = self._checked("gather", fields, 0, self.size)
         whole_fields = self._rows.gather(function, leaves, root)
         if root is not None and root != communicator.rank:
@@ -338,21 +338,11 @@ class Plan(GhostPlan):
 
         """
         function = f"{NAME}.scatter"
-        self._communicator_of(function)
-        root = self._known_root(function, root)
+        communicator = self._communicator_of(function)
+        root = plan_root(function, root, communicator, is_on_mesh=self._rows.is_on_mesh)
         leaves, structure = self._checked("scatter", fields, 0, self._rows.total)
         own = self._rows.scatter(function, leaves, root)
         return self._with_ghosts("scatter", structure.unflatten(own), 0)
-
-    def _known_root(self, function: str, root: Integer | None) -> int | None:
-        if root is None:
-            return None
-        if self._rows.is_on_mesh:
-            raise ValueError(
-                f"{function} got {root!r} for argument `root` of a plan on a mesh, where "
-                "all processes run one program, expected None"
-            )
-        return known_root(function, root, self._rows.communicator(function))
 
     def spread(self, fields: T) -> T:
         """Whole arrays of the rows of all processes, for a program on the plan's mesh.
