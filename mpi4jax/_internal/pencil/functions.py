@@ -160,7 +160,7 @@ def _transform(
     layout = _layout_of(name, x)
     chain = _chain(name, function, layout, s, axes, norm)
     if "rfft" in function and not function.startswith("i"):
-        check_real(name, x)
+        check_real(name, [x])
     result = chain.result.with_axes(layout.axes)
     if result.padded_shape != result.shape:
         raise ValueError(

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import integers
 from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..mpi.plans import PlanBase
 from ..operations._eager import on_own_devices
+from ..operations._transposes import is_inexact
 from .layout import Layout
 from .transforms import (
-    FewerModes,
     axes_of,
     chain_of,
-    check_complex,
-    check_inexact,
     check_norm,
     check_real,
+    check_types,
+    fewer_modes,
     mode_count,
 )
 
@@ -126,7 +127,8 @@ class Plan(PlanBase):
         """
         function = f"{NAME}.forward"
         leaves, structure = self.layout._leaves_of(function, fields)
-        check_inexact(function, leaves)
+        expected = "floating-point or complex numbers"
+        check_types(function, leaves, is_inexact, expected)
         if self._is_real:
             check_real(function, leaves)
         return structure.unflatten(self._chain.forward(function, leaves))
@@ -136,7 +138,8 @@ class Plan(PlanBase):
         """The fields that have these modes, the inverse of :meth:`forward`."""
         function = f"{NAME}.backward"
         leaves, structure = self.spectral._leaves_of(function, fields)
-        check_complex(function, leaves)
+        expected = "modes, which are complex numbers"
+        check_types(function, leaves, jnp.iscomplexobj, expected)
         return structure.unflatten(self._chain.backward(function, leaves))
 
     def wavenumbers(self) -> tuple[np.ndarray | Array, ...]:
@@ -174,23 +177,18 @@ class Plan(PlanBase):
         """
         shape = list(np.shape(whole))
         if len(shape) == len(self.spectral.shape):
-            for axis, points, modes in zip(
-                self._axes, self._points, self._modes, strict=True
+            for change in fewer_modes(
+                self._axes, self._points, self._modes, is_real=self._is_real
             ):
-                is_half = self._is_half(axis)
-                all_modes = mode_count(points, is_half=is_half)
-                if modes < points and shape[axis] == all_modes != 1:
-                    change = FewerModes(axis, points, modes, is_half)
-                    whole = change.with_size(whole, modes)
+                all_modes = mode_count(change.points, is_half=change.is_half)
+                if shape[change.axis] == all_modes != 1:
+                    whole = change.with_size(whole, change.modes)
         return self.spectral.part(whole)
-
-    def _is_half(self, axis: int) -> bool:
-        """Whether modes of negative wavenumbers are left out along an axis."""
-        return self._is_real and axis == self._axes[-1]
 
     def _numbers(self, axis: int) -> np.ndarray:
         """The wavenumbers along an axis."""
-        count, is_half = self._modes[self._axes.index(axis)], self._is_half(axis)
+        count = self._modes[self._axes.index(axis)]
+        is_half = self._is_real and axis == self._axes[-1]
         numbers = np.arange(mode_count(count, is_half=is_half))
         if not is_half:
             numbers = np.where(numbers < (count + 1) // 2, numbers, numbers - count)

@@ -6,7 +6,7 @@ divided, another one is divided instead before, one that is already transformed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.checks import integers, reject
-from ..arguments.types import Array, PyTree
+from ..arguments.types import Array
 from ..mpi.handles import Communicator
 from ..operations._eager import PlanCall, run_named
 from .layout import Layout
@@ -77,10 +77,7 @@ class _Transform(NamedTuple):
         return transform(x, self.points, self.axes, self.norm)
 
     def _changes(self) -> Iterator[FewerModes]:
-        for row in zip(self.axes, self.points, self.modes, strict=True):
-            axis, points, modes = row
-            if modes < points:
-                yield FewerModes(*row, is_half=self.is_real and axis == self.axes[-1])
+        return fewer_modes(self.axes, self.points, self.modes, is_real=self.is_real)
 
 
 class FewerModes(NamedTuple):
@@ -115,6 +112,16 @@ class FewerModes(NamedTuple):
         ]
         result: Array = module.concatenate(parts, axis)
         return result
+
+
+def fewer_modes(
+    axes: Sequence[int], points: Sequence[int], modes: Sequence[int], *, is_real: bool
+) -> Iterator[FewerModes]:
+    """The axes along which a transform keeps fewer modes than there are points."""
+    for row in zip(axes, points, modes, strict=True):
+        axis, total, kept = row
+        if kept < total:
+            yield FewerModes(*row, is_half=is_real and axis == axes[-1])
 
 
 @dataclass(frozen=True)
@@ -322,31 +329,20 @@ def check_norm(function: str, norm: object) -> None:
         )
 
 
-def check_real(function: str, fields: PyTree) -> None:
+def check_types(
+    function: str,
+    fields: Sequence[Array],
+    is_expected: Callable[[Array], bool],
+    expected: str,
+) -> None:
+    """Refuse arrays whose types are not the expected ones."""
+    for x in fields:
+        if not is_expected(x):
+            raise TypeError(
+                f"{function} got an array of type {x.dtype}, expected {expected}"
+            )
+
+
+def check_real(function: str, fields: Sequence[Array]) -> None:
     """Refuse arrays of complex numbers."""
-    for x in jax.tree_util.tree_leaves(fields):
-        if jnp.iscomplexobj(x):
-            raise TypeError(
-                f"{function} got an array of type {jnp.result_type(x)}, expected real "
-                "numbers"
-            )
-
-
-def check_inexact(function: str, fields: Sequence[Array]) -> None:
-    """Refuse arrays of integers and booleans, whose modes have another type."""
-    for x in fields:
-        if not jnp.issubdtype(x.dtype, jnp.inexact):
-            raise TypeError(
-                f"{function} got an array of type {x.dtype}, expected floating-point or "
-                "complex numbers"
-            )
-
-
-def check_complex(function: str, fields: Sequence[Array]) -> None:
-    """Refuse arrays that are no modes."""
-    for x in fields:
-        if not jnp.iscomplexobj(x):
-            raise TypeError(
-                f"{function} got an array of type {x.dtype}, expected modes, which are "
-                "complex numbers"
-            )
+    check_types(function, fields, lambda x: not jnp.iscomplexobj(x), "real numbers")
