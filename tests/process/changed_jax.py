@@ -92,6 +92,9 @@ def change(name, variable=None, copied=None):
         )
     (definition,) = (node for node in nodes if getattr(node, "name", "") == name)
     before = ast.unparse(definition)
+    if variable is not None:
+        known = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        (variable,) = (name for name in variable.split("|") if name in known)
     if variable is None and copied is None:
         definition.name = new_name = f"new_{name}"
     else:

@@ -35,6 +35,12 @@ def load_table():
 
 table = load_table()
 ENTRIES = {candidates: entry for entry in table.NAMES for candidates in entry.paths}
+#: Those for which this JAX has a use.
+CURRENT = {
+    candidates: entry
+    for candidates, entry in ENTRIES.items()
+    if table.versiontuple(entry.since) <= table.versiontuple(jax.__version__)
+}
 LOWERED, COMPILED = table.LOWERED, table.COMPILED
 
 #: What does not work without a name.
@@ -90,7 +96,7 @@ def has(path):
     return True
 
 
-@pytest.mark.parametrize("candidates", ENTRIES)
+@pytest.mark.parametrize("candidates", CURRENT)
 def test_jax_has(candidates):
     assert any(map(has, candidates.split("|")))
 
@@ -140,7 +146,7 @@ def missing_names():
     """The first place of each name, and all of them."""
     return [
         pytest.param(paths[:count], "|".join(paths), id="|".join(paths[:count]))
-        for paths in (candidates.split("|") for candidates in ENTRIES)
+        for paths in (candidates.split("|") for candidates in CURRENT)
         for count in sorted({1, len(paths)})
     ]
 
@@ -209,7 +215,7 @@ def test_slow_calls(try_change, change, why):
         ({"function": COMPILED.function}, f"has no function {COMPILED.function}"),
         *(
             (
-                {"function": COMPILED.function, "variable": name.partition("|")[0]},
+                {"function": COMPILED.function, "variable": name},
                 f"has no variable {name} in {COMPILED.function}",
             )
             for name in COMPILED.variables
@@ -219,6 +225,7 @@ def test_slow_calls(try_change, change, why):
     ids=str,
 )
 def test_compiled_programs_are_not_seen(try_change, change, why):
+    """A change of a variable with several names takes the one that this JAX has."""
     outcome = try_change(**change)
     check_works(outcome)
     assert outcome["doctor"] == [f"JAX {jax.__version__} {why}: {COMPILED.without}"]
@@ -229,6 +236,7 @@ def test_cleared_listeners(try_change):
     check_works(try_change(cleared=True))
 
 
+@pytest.mark.skipif(CURRENT != ENTRIES, reason="JAX lacks names that newer versions have")
 def test_the_warning_about_a_newer_jax_points_to_doctor(try_change):
     hint = "It lacks something that mpi4jax uses: `python -m mpi4jax doctor` says what"
     (warning,) = try_change(version="99.1.0")["warnings"]
