@@ -55,6 +55,14 @@ ALLOWED_PROGRAMS = (
     "x.addressable_data(0)"
 )
 
+#: The refusal of an operation in a function whose effects a primitive has not declared.
+HIDDEN = (
+    "was called in a function that {} takes and whose effects it hides from JAX, which "
+    "does not keep the call in order with others then. Call it outside of such a function, "
+    "or in functions of JAX's own, such as jax.lax.custom_linear_solve and "
+    "jax.lax.while_loop. For linear systems, mpi4jax.linalg has solvers"
+)
+
 
 class OrderedMPIEffect(Effect):
     """The effect of calling MPI, in order with all other calls.
@@ -66,8 +74,12 @@ class OrderedMPIEffect(Effect):
         return "MPI"
 
     def __repr__(self) -> str:
-        # An older JAX names the effect so where it refuses to run it on several devices.
-        return f"MPI. {ALLOWED_PROGRAMS}. The former needs JAX 0.9.1 or later"
+        # An older JAX names the effect so where it refuses to run it on several devices
+        # (NotImplementedError), and where it has no token for it (KeyError).
+        return (
+            f"MPI. {ALLOWED_PROGRAMS}. The former needs JAX 0.9.1 or later. If this is a "
+            f"KeyError, an operation {HIDDEN.format('a primitive')}"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)
@@ -96,13 +108,8 @@ def _check_not_hidden(ctx: LoweringContext) -> None:
         return
     primitive = "a primitive" if hiding is None else f"the primitive {hiding.primitive}"
     operation = "an operation" if ctx.primitive is None else ctx.primitive.name
-    raise NotImplementedError(
-        f"{operation.removesuffix('_mpi')} was called in a function that {primitive} takes "
-        "and whose effects it hides from JAX, which does not keep the call in order with "
-        "others then. Call it outside of such a function, or in functions of JAX's own, "
-        "such as jax.lax.custom_linear_solve and jax.lax.while_loop. For linear systems, "
-        "mpi4jax.linalg has solvers"
-    )
+    name = operation.removesuffix("_mpi")
+    raise NotImplementedError(f"{name} {HIDDEN.format(primitive)}")
 
 
 #: The type of the data that chains calls on GPUs.

@@ -229,11 +229,11 @@ def test_loops_from_the_persistent_cache(persistent_cache):
         jax.clear_caches()
 
 
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 10), reason="older JAXs end in an error of their own"
-)
 def test_a_primitive_that_hides_effects():
     """JAX has no token for what it does not know of."""
+    error, names = NotImplementedError, "^allreduce .* the primitive hiding"
+    if jax.__version_info__ < (0, 10):
+        error, names = KeyError, "an operation .* a primitive"
 
     def total(x):
         return mpi.allreduce(x, MPI.SUM)
@@ -247,9 +247,7 @@ def test_a_primitive_that_hides_effects():
         mlir.register_lowering(hiding, mlir.lower_fun(function, multiple_results=False))
         for program in (hiding.bind, lambda x, bind=hiding.bind: total(bind(total(x)))):
             with pytest.raises(
-                NotImplementedError,
-                match="^allreduce was called in a function that the primitive hiding takes "
-                "and whose effects it hides from JAX",
+                error, match=f"{names} takes and whose effects it hides from JAX"
             ):
                 jax.jit(program)(jnp.ones(3))
     assert total(1) == MPI.COMM_WORLD.size
