@@ -49,7 +49,7 @@ for step in sys.argv[1:]:
 """
 
 IN_MPI4JAX = """
-import sys, time
+import os, sys, time
 import jax.numpy as jnp
 from mpi4py import MPI
 from mpi4jax import notoken as mpi
@@ -59,9 +59,11 @@ rank = world.Get_rank()
 for step in sys.argv[1:]:
     if step == "sum":
         total = mpi.allreduce(jnp.float32(1), MPI.SUM, comm=world)
-        print("sum", float(total))
-    elif step == "fail":
+        sys.stdout.write(f"sum {float(total)}" + os.linesep)
+    elif step in ("fail", f"fail{rank}"):
         raise ValueError("on purpose")
+    elif step.startswith("fail"):
+        continue
     elif step.startswith("swap"):
         other = int(step.removeprefix("swap"))
         mpi.sendrecv(jnp.ones(1), jnp.ones(1), other, other, comm=world).block_until_ready()
@@ -72,6 +74,15 @@ for step in sys.argv[1:]:
         time.sleep(float(step))
 """
 
+#: Its steps are those of two processes that it spawns.
+IN_PARENT = """
+import sys
+from pathlib import Path
+from mpi4py import MPI
+
+program = Path(__file__).with_name("in_mpi4jax.py")
+MPI.COMM_SELF.Spawn(sys.executable, ["-P", str(program), *sys.argv[1:]], maxprocs=2)
+"""
 
 #: It sleeps before it imports mpi4jax.
 LATE = """
@@ -101,6 +112,7 @@ def programs(tmp_path_factory):
     texts = {
         "mpi4py": IN_MPI4PY,
         "mpi4jax": IN_MPI4JAX,
+        "parent": IN_PARENT,
         "late": LATE + IN_MPI4JAX,
         "serialized": SERIALIZED + IN_MPI4JAX,
         "fatal": FATAL + IN_MPI4JAX,
@@ -127,12 +139,16 @@ class Job(NamedTuple):
 
 
 FAILING = {"MPI4JAX_HANG_REPORT": "20"}
+SOON = {"MPI4JAX_HANG_REPORT": "3"}
 JOBS = {
     # A rank in C, or of mpi4py alone, is slow. It calls what the others call.
     "slow_in_c": Job(["mpi4jax sum sum", "c sum 6 sum"]),
     "slow_first_in_c": Job(["c sum 6 sum", "mpi4jax sum sum"]),
     "slow_in_mpi4py": Job(["mpi4jax sum sum", "mpi4py sum 6 sum"]),
     "slow_with_fatal_errors": Job(["fatal sum sum", "c sum 6 sum"]),
+    "spawned": Job(["parent sum 6 sum"]),
+    "failure_of_spawned": Job(["parent sum fail1 sum"], SOON),
+    "circle_of_spawned": Job(["parent recv0"], SOON),
     "never_calls": Job(["mpi4jax swap2", "mpi4jax 3", "mpi4jax 6 swap0"]),
     "comes_late": Job(["mpi4jax recv1", "late 8 recv0"], {"MPI4JAX_HANG_REPORT": "4"}),
     # A deadlock of the others.
@@ -207,6 +223,23 @@ def test_a_rank_that_never_calls(done):
     assert "ending all ranks" not in done.stderr
 
 
+@jobs("spawned")
+def test_spawned_processes(done):
+    """Fails if ranks of another COMM_WORLD wait for their parent, or are ended."""
+    assert (done.returncode, done.stdout) == (0, "sum 2.0\n" * 4), done.stderr
+    assert "ending all ranks" not in done.stderr
+
+
+@jobs("failure_of", "circle_of")
+def test_spawned_processes_that_hang(done, job):
+    """Fails if they hang. The exit code is that of mpiexec, which may be their parent's."""
+    code = 1 if job == "failure_of_spawned" else 86
+    assert f"ending all ranks with exit code {code}" in done.stderr
+    # MPICH has no place where ranks of another COMM_WORLD could find each other.
+    unknown = "is not known: the processes were started by MPI_Comm_spawn.\n"
+    assert (unknown in done.stderr) == is_mpich(), done.stderr
+
+
 @jobs("comes")
 def test_a_rank_that_comes_late(done):
     """Fails if a rank is not found that has imported mpi4jax long after the others."""
@@ -216,7 +249,7 @@ def test_a_rank_that_comes_late(done):
     assert done.stderr.index(unknown) < done.stderr.index(circle)
 
 
-@jobs("circle")
+@jobs("circle_be")
 def test_what_is_known_is_proven(done, job):
     """Fails if a rank of another program keeps the others from being ended."""
     check_code(done, 86)
