@@ -175,3 +175,41 @@ def test_an_error_stays_with_its_results(launch):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3.0\n")
     assert "r0 | MPI_Recv returned error code" in done.stdout
+
+
+PLANS_THAT_DIFFER = """
+    import jax.numpy as jnp
+    from mpi4py import MPI
+    from mpi4jax import fft, halo, pencil
+
+    comm = MPI.COMM_WORLD.Create_cart([2], [True])
+    other = comm.Get_rank() == 1
+    plan = {plan}
+    x = jnp.ones({shape}, {dtype})
+    plan.{method}(x).block_until_ready()
+"""
+TRANSFORMED = {"shape": "plan.layout.local_shape", "dtype": "complex", "method": "forward"}
+EXCHANGED = {"shape": "(8, 4)", "dtype": "float", "method": "exchange"}
+
+
+@pytest.mark.parametrize("is_checked", ["0", "1"])
+@pytest.mark.parametrize(
+    ("plan", "call"),
+    [
+        ("fft.Plan(pencil.Layout(comm, [8, 16 if other else 8], [0]))", TRANSFORMED),
+        (
+            "fft.Plan(pencil.Layout(comm, [8, 8], [0]), modes=[8, 8 - 4 * other])",
+            TRANSFORMED,
+        ),
+        ("halo.Plan(comm, 1 + other, axes=[0])", EXCHANGED),
+        ("halo.Plan(comm, axes=[int(other)])", EXCHANGED),
+    ],
+)
+def test_plans_that_differ(launch, plan, call, is_checked):
+    """The error names the plan and the line, and with checks what both ranks do."""
+    done = launch(PLANS_THAT_DIFFER.format(plan=plan, **call), 2, MPI4JAX_CHECK=is_checked)
+    assert done.returncode != 0
+    name = f"{plan.partition('(')[0]}.{call['method']}"
+    assert re.search(rf"\.py:10\s+\({name}\)\n", done.stderr), done.stderr
+    both = r"rank (\d) sends .*, where rank (\d) receives "
+    assert bool(re.search(both, done.stderr)) == (is_checked == "1"), done.stderr
