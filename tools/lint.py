@@ -29,6 +29,7 @@ def fixes() -> list[list[str]]:
     cargo = [["cargo", "fmt", *crate] for crate in CRATES]
     return [
         [sys.executable, "tools/forms.py"],
+        [sys.executable, "tools/structure.py"],
         *cargo,
         [ruff, "check", "--fix", "."],
         [ruff, "format", "."],
@@ -47,6 +48,7 @@ def checks() -> list[list[str]]:
         [str(bin_ / "ruff"), "format", "--check", "."],
         [str(bin_ / "mypy"), "--python-executable", python],
         [sys.executable, "tools/forms.py", "--check"],
+        [sys.executable, "tools/structure.py", "--check"],
         [sys.executable, "tools/words.py"],
     ]
 

@@ -1,10 +1,10 @@
 """The lists in which an operation has to be named, and what one form says of the other."""
 
-import ast
 import importlib
 import inspect
 import re
 
+import imports
 import mpi4py.MPI
 import pytest
 
@@ -112,49 +112,6 @@ def test_the_form_with_an_optional_token(name):
     assert with_token.__name__ == plain.__name__ == name
 
 
-def imports_of(path, package):
-    """The modules of ours that a file imports, also in functions and for type checkers."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
-            base = ".".join([*parts, *([node.module] if node.module else [])])
-            for alias in node.names:
-                yield base, f"{base}.{alias.name}"
-
-
-def imports_of_modules(root):
-    """For each module of ours the ones that it imports from."""
-    files = {}
-    folders = [root / "mpi4jax" / name for name in ("_internal", "_commands", "_testing")]
-    for path in (path for folder in folders for path in folder.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        files[".".join(parts).removesuffix(".__init__")] = path
-    graph = {}
-    for module, path in files.items():
-        is_package = path.name == "__init__.py"
-        package = module if is_package else module.rpartition(".")[0]
-        # `from . import x` is about the module x, and `from .x import y` as well.
-        imported = {
-            name if name in files else base for base, name in imports_of(path, package)
-        }
-        graph[module] = {name for name in imported if name in files and name != module}
-    return graph
-
-
-def imports_of_folders(modules):
-    """For each folder and file right in `_internal` the others that it imports from."""
-
-    def folder_of(module):
-        return ".".join(module.split(".")[:3])
-
-    folders = {}
-    for module, imported in modules.items():
-        if module != "mpi4jax._internal":  # its imports start everything
-            others = {folder_of(name) for name in imported} - {folder_of(module)}
-            folders.setdefault(folder_of(module), set()).update(others)
-    return folders
-
-
 def check_one_way(graph):
     done, path = set(), []
 
@@ -173,9 +130,9 @@ def check_one_way(graph):
 
 def test_modules_and_folders_import_one_way(root):
     """Neither a module nor a folder imports one that imports it, by whatever way."""
-    modules = imports_of_modules(root)
+    modules = imports.between_modules(root)
     check_one_way(modules)
-    check_one_way(imports_of_folders(modules))
+    check_one_way(imports.between_folders(modules))
 
 
 def test_private_modules_of_jax_stand_in_a_table_and_a_file(root):
