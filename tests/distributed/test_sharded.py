@@ -550,10 +550,10 @@ def test_outside_of_shard_map(sharded, mesh):
 def test_axis_comm_refuses(mesh):
     with pytest.raises(TypeError, match=r"`mesh` must be a jax.sharding.Mesh, not 3"):
         mpi4jax.axis_comm(3)
-    with pytest.raises(ValueError, match="got 'j' for argument `axes`, expected axes of"):
+    with pytest.raises(ValueError, match="got 'j' for argument `names`, expected axes of"):
         mpi4jax.axis_comm(mesh, "j")
     with pytest.raises(ValueError, match="which repeats an axis"):
-        mpi4jax.axis_comm(mesh, ("i", "i"))
+        mpi4jax.axis_comm(mesh, ["i", "i"])
 
 
 def test_computed_ranks_without_a_mesh():

@@ -45,7 +45,8 @@ class Plan(GhostPlan, GridPlan):
         width: The number of ghost cells: one number, or one for each axis, or a pair
             (lower, upper) for each axis.
         axes (Sequence[int]): The divided axes of the arrays, in the order of the
-            communicator's axes (defaults to the last ones).
+            communicator's axes (defaults to the last ones). Negative numbers count from the
+            last axis of an array, as for all plans; others count from its first one.
         shape (Sequence[int]): The number of cells of the whole grid along these axes,
             without ghosts. :meth:`gather` needs it, and so do staggered fields, which have
             points on faces or corners. The parts differ by at most one cell, and the larger

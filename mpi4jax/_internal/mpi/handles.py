@@ -150,7 +150,7 @@ class Communicator:
             raise ValueError(
                 f"{function} got a communicator of {self.size} processes in a "
                 f"jax.shard_map over a mesh of {count} devices{along} ({described}), "
-                "expected a process for each device. mpi4jax.axis_comm(mesh, axes) gives "
+                "expected a process for each device. mpi4jax.axis_comm(mesh, names) gives "
                 "the communicator of some axes or of all"
             )
         return tuple(axis for axis in axes if axis in mesh.manual)

@@ -73,34 +73,24 @@ def ranks_along(
 
 
 def axis_comm(
-    mesh: jax.sharding.Mesh, axes: Hashable | Sequence[Hashable] = None
+    mesh: jax.sharding.Mesh, names: Hashable | Sequence[Hashable] = None
 ) -> MPI.Intracomm:
     """Return the communicator of some axes of a mesh, for :func:`jax.shard_map`.
 
     The communicator contains the processes that differ from this one in their position
-    along these axes only. In a program on the mesh, ``jax.lax.axis_index(axes)`` is the
+    along these axes only. In a program on the mesh, ``jax.lax.axis_index(names)`` is the
     rank. All processes of the mesh have to make the first call for the same axes together.
     Later calls return the same communicator.
 
     Arguments:
         mesh (jax.sharding.Mesh): A mesh with one device of each process.
-        axes: The name of an axis, or a tuple of names, in the order in which the axes count
-            the ranks. By default, all axes of the mesh.
+        names: The name of an axis, or a sequence of names, in the order in which the axes
+            count the ranks (defaults to all).
 
     """
     if not isinstance(mesh, jax.sharding.Mesh):
         reject(_NAME, "mesh", "a jax.sharding.Mesh", mesh)
-    if axes is None:
-        axes = mesh.axis_names
-    names = axes if isinstance(axes, tuple) else (axes,)
-    for name in names:
-        if name not in mesh.axis_names:
-            raise ValueError(
-                f"{_NAME} got {name!r} for argument `axes`, expected axes of the mesh "
-                f"({', '.join(map(repr, mesh.axis_names))})"
-            )
-    if len(set(names)) < len(names):
-        raise ValueError(f"{_NAME} got {names} for argument `axes`, which repeats an axis")
+    names = names_of(_NAME, mesh, names)
     _check_devices(_NAME, mesh.devices.flat)
     ranks = ranks_along(mesh.devices, mesh.axis_names, names)
     if not ranks:
@@ -112,16 +102,26 @@ def axis_comm(
 
 
 def names_of(
-    function: str, mesh: jax.sharding.Mesh, names: str | Sequence[Hashable] | None
+    function: str, mesh: jax.sharding.Mesh, names: Hashable | Sequence[Hashable]
 ) -> tuple[Hashable, ...]:
-    """The names of some axes of a mesh as a tuple: by default all."""
+    """The names of different axes of a mesh as a tuple: by default all."""
     if names is None:
         return tuple(mesh.axis_names)
-    if isinstance(names, str):
-        return (names,)
-    if not isinstance(names, Sequence):
-        reject(function, "names", "the name of an axis, or a sequence of names", names)
-    return tuple(names)
+    if isinstance(names, Sequence) and names not in mesh.axis_names:
+        names = (names,) if isinstance(names, str) else tuple(names)
+    else:
+        names = (names,)
+    for name in names:
+        if name not in mesh.axis_names:
+            raise ValueError(
+                f"{function} got {name!r} for argument `names`, expected axes of the mesh "
+                f"({', '.join(map(repr, mesh.axis_names))})"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"{function} got {names} for argument `names`, which repeats an axis"
+        )
+    return names
 
 
 def check_program(function: str, names: Sequence[Hashable]) -> None:

@@ -43,8 +43,9 @@ class Layout(GridPlan):
         comm (mpi4py.MPI.Cartcomm or jax.sharding.Mesh): A communicator made by
             ``Create_cart``, or a mesh for arrays in a :func:`jax.shard_map`.
         shape (Sequence[int]): The shape of the whole arrays.
-        axes (Sequence[int]): For each axis of the grid of processes, the axis of the arrays
-            that is divided along it.
+        axes (Sequence[int]): For each axis of the grid of processes, the axis of ``shape``
+            that is divided along it. Negative numbers count from the last axis of an array,
+            as for all plans.
         names (str or Sequence[str]): Of a mesh, the axes of the grid (defaults to all).
 
     The parts differ by at most one row, and the larger ones come first, as in
