@@ -42,7 +42,7 @@ impl LineSlot {
         self.thread.load(Ordering::Relaxed) == thread
     }
 
-    /// Takes the slot for a thread, if nobody else has it.
+    /// Takes the slot for a thread, unless another thread has it.
     fn claim(&self, thread: usize) -> bool {
         self.thread
             .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
@@ -160,7 +160,7 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c
 /// same time: their faults are for what the first one has left.
 fn leave(signal: c_int, thread: usize) {
     static IS_LEAVING: AtomicBool = AtomicBool::new(false);
-    /// The thread that was here last: one that comes twice running is back from the other handler.
+    /// The thread that left last. A thread that comes twice in a row is back from the previous handler.
     static LAST: AtomicUsize = AtomicUsize::new(0);
     while IS_LEAVING.swap(true, Ordering::Acquire) {
         hint::spin_loop(); // for the time of two calls of the system's
@@ -216,8 +216,7 @@ mod tests {
         current().sa_sigaction
     }
 
-    /// Fails if the second of two threads that are in our handler has the default take the place of the
-    /// previous handler.
+    /// Fails if the second of two threads in our handler replaces the previous handler by the default.
     #[test]
     fn two_faults_at_once_are_left_to_the_previous_handler() {
         let _alone = lock(&ALONE);

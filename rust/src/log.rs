@@ -70,7 +70,7 @@ fn emit(line: &str) {
     sink(line);
 }
 
-/// Eight letters and digits that tell the two lines of a call from those of others.
+/// Eight random letters and digits, which the two lines of a call have in common.
 fn random_id() -> String {
     const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut seed = RandomState::new().build_hasher().finish();

@@ -1,4 +1,4 @@
-//! How the clocks of processes compare with that of rank 0.
+//! Clocks of the processes, compared with the clock of rank 0.
 
 use serde::Deserialize;
 

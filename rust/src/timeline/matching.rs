@@ -1,6 +1,6 @@
-//! Matches the calls of several processes: those of one collective call, and sends with receives.
+//! Matching of calls across processes: participants of a collective call, and sends with receives.
 //!
-//! Calls come in the order in which they began, on whichever process.
+//! Calls are added in the order in which they began, whatever their process.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -28,7 +28,7 @@ pub(super) struct CollectiveMatcher {
 }
 
 impl CollectiveMatcher {
-    /// Adds a call. Gives those of all processes if this was the last.
+    /// Adds a participant, and returns all participants if this was the last one.
     pub(super) fn add(
         &mut self,
         key: CollectiveKey,
@@ -148,8 +148,8 @@ impl MessageMatcher {
         self.settled.push(Reverse((settled, channel)));
     }
 
-    /// The next receive of which all messages are known that it can have got, and the one that it
-    /// got. All calls that began before `now` have been added.
+    /// The next receive whose candidates are all known, and the message that it got. The caller has added
+    /// all calls that began before `now`.
     pub(super) fn next_before(&mut self, now: i64) -> Option<(Receive, Option<SentMessage>)> {
         let Reverse((settled, channel)) = self.settled.peek()?;
         if *settled >= now {

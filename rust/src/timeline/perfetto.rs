@@ -107,12 +107,12 @@ pub(super) enum Row {
     Flight(u16),
 }
 
-/// Viewers take 0 for an idle machine.
+/// Process number of a rank in the timeline. Viewers take 0 for an idle machine.
 fn pid(rank: i32) -> u64 {
     (i64::from(rank) + 1) as u64
 }
 
-/// Threads of two processes may not have the same number either.
+/// Thread number in the timeline, which differs from those of other processes.
 fn tid(rank: i32, thread: u16) -> u64 {
     pid(rank) * 1000 + u64::from(thread)
 }

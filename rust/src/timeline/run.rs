@@ -59,7 +59,7 @@ struct Beginning {
 pub(super) struct RunFacts {
     /// The names of the operations, by their numbers.
     pub(super) operations: Vec<String>,
-    /// Those of the operators.
+    /// The names of the reduction operators, by their numbers.
     pub(super) operators: Vec<String>,
     /// The names of data types, and their bytes.
     pub(super) dtypes: BTreeMap<String, (String, i64)>,
@@ -78,7 +78,7 @@ impl RunFacts {
         Pattern::of(self.operation(entry))
     }
 
-    /// Whether a call may send or receive messages, or else is one that all processes make.
+    /// Whether a call may send or receive messages, rather than being a collective call of all processes.
     pub(super) fn has_messages(&self, entry: &Entry) -> bool {
         entry.sequence == 0 || self.pattern(entry) == Pattern::Neighborhood
     }
@@ -163,7 +163,7 @@ fn for_each_line(path: &Path, mut see: impl FnMut(u64, Line) -> Result<()>) -> R
     }
 }
 
-/// Reason why a line is not one of a trace. The position that serde_json names is the one in the line.
+/// Error text for a line that is not part of a trace, without the position within the line.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The file of calls: how it is written, and the one reader of it.
+//! Format of the file of calls, and its reader.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::xla;
 
-/// The first eight bytes of a file: what it is, and the version of what its fields mean.
+/// The first eight bytes of a file: format and version.
 const MAGIC: [u8; 8] = *b"mpi4jax1";
 /// The size of the header, before the entries: [`MAGIC`], and a hash of the fields.
 const HEADER: usize = 16;
@@ -94,7 +94,7 @@ pub fn offset(index: u64) -> u64 {
     HEADER as u64 + index * SIZE as u64
 }
 
-/// Reads `count` entries of a file, or as many as there are, from the one with the index `first` on.
+/// Reads up to `count` entries of a file, from the entry with the index `first` on.
 /// A process that was killed before its first call has none, and perhaps no file.
 pub fn read(path: &Path, first: u64, count: usize) -> io::Result<Vec<Entry>> {
     let mut file = match File::open(path) {

@@ -321,7 +321,7 @@ impl<A: Abi> TrampolineAbi for Served<A> {
     }
 }
 
-/// Gives an output, and the error code, which is 0 if there was no error.
+/// Stores an output, and returns the error code, which is 0 without an error.
 ///
 /// # Safety
 /// There is room at `output`.

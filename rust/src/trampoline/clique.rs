@@ -19,13 +19,13 @@
 
 use std::collections::HashSet;
 
-/// How C++ calls the class.
+/// Name of the class in C++.
 const CLASS: &[u8] = b"N3xla3cpu12CpuCliqueKeyE\0";
 
 /// The object is less than 3 KiB from the function that jaxlib calls.
 const SEARCHED: usize = 32 * 1024;
 
-/// More devices than XLA has ever had.
+/// Upper limit of the number of devices.
 const MAX_DEVICES: usize = 1 << 20;
 
 /// The numbers of all devices of the communicator for which this thread asks with a color and a key.

@@ -12,7 +12,7 @@ use crate::log;
 use crate::mpi::{Communicator, GrowingList};
 use crate::recorder::{self, CommunicatorFacts, Group, Identity, Recording};
 
-/// The number of the first one in the recorder. Python gives smaller ones to those of users.
+/// The number of the first communicator of jaxlib's in the recorder. Users' communicators have smaller ones.
 const FIRST_NUMBER: usize = 1 << 16;
 
 /// Every MPI takes tags up to this one (`MPI_TAG_UB`, MPI-4.1 §9.1.2).
@@ -27,7 +27,7 @@ pub struct JaxCommunicator {
     /// Number of processes.
     pub size: c_int,
     group: Arc<Group>,
-    /// MPI's handle, or why there is none, once it is known.
+    /// MPI's handle, or the reason why there is none, once that is known.
     pub handle: OnceLock<Result<usize, String>>,
     /// The communicator on which calls are compared (`MPI4JAX_CHECK`), once there is one.
     pub companion: OnceLock<Communicator>,
@@ -81,8 +81,8 @@ impl Communicators {
         communicators
     }
 
-    /// Adds a communicator. Its members are ranks in JAX's world, and `rank` is that of this process
-    /// among them.
+    /// Adds a communicator of `members`, which are ranks in JAX's world. `rank` is the rank of this process
+    /// on it.
     pub fn add(&self, rank: c_int, members: &[c_int]) -> &JaxCommunicator {
         let world_rank = |rank: &c_int| self.world.get(*rank as usize).copied().unwrap_or(-1);
         let group: Arc<Group> = Arc::new(members.iter().map(world_rank).collect());
@@ -115,7 +115,7 @@ impl Communicators {
         communicator
     }
 
-    /// The one with an index.
+    /// The communicator with an index.
     pub fn get(&self, index: usize) -> Option<&JaxCommunicator> {
         self.all.get(index as i64)?.get()
     }

@@ -192,14 +192,14 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Adds one, and gives its number.
+    /// Adds a send or receive, and returns its number.
     pub fn add(&self, started: Started) -> usize {
         let jax_request = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.started).insert(jax_request, started);
         jax_request
     }
 
-    /// The one with this number, which is none's from now on.
+    /// Removes the request with this number, and returns it.
     pub fn take(&self, jax_request: usize) -> Option<Started> {
         lock(&self.started).remove(&jax_request)
     }

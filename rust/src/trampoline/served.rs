@@ -22,11 +22,11 @@ use crate::xla::data_type_size;
 
 /// The devices that XLA numbers.
 pub struct Devices {
-    /// In how many bytes jaxlib keeps a number.
+    /// Size in bytes of a device number in jaxlib.
     pub bytes: usize,
     /// Name of jaxlib in errors: its version, and the versions that mpi4jax was tested with.
     pub versions: String,
-    /// Gives the process of JAX's that each device belongs to.
+    /// Function that returns the process of a device.
     pub owners: Box<dyn Fn() -> HashMap<i64, c_int> + Send + Sync>,
 }
 
@@ -92,7 +92,7 @@ impl<A: Abi> Served<A> {
         self.handles.get(handle).copied().unwrap_or(handle)
     }
 
-    /// A communicator of jaxlib's, and the one that it is for MPI, or an error code. There is none where
+    /// A communicator of jaxlib's and the communicator of MPI for it, or an error code. It is an error where
     /// MPI may not be called.
     pub(super) fn comm(&self, handle: usize) -> Result<(&JaxCommunicator, Communicator), c_int> {
         if !is_available() {
@@ -144,8 +144,8 @@ impl<A: Abi> Served<A> {
         Neighbor { rank, tag }
     }
 
-    /// The send buffer of an operation whose result goes to `recv`. XLA may have the result take the
-    /// operand's memory, which MPI has to be told (MPI-4.1 §6.2).
+    /// The send buffer of an operation with the receive buffer `recv`: `MPI_IN_PLACE` where XLA gives both
+    /// the same memory (MPI-4.1 §6.2).
     ///
     /// # Safety
     /// As for [`block`](Self::block).
@@ -221,7 +221,7 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// Compares a call with those of the other processes (`MPI4JAX_CHECK`), and gives an error code.
+    /// Compares a call among the processes (`MPI4JAX_CHECK`), and returns an error code.
     #[cold]
     fn compare(
         &self,
@@ -239,8 +239,8 @@ impl<A: Abi> Served<A> {
         }
     }
 
-    /// The report of a call that does not fit those of the other processes. They compare it on a
-    /// communicator of its own, which they make before their first call.
+    /// The report of a call that differs among the processes, if it does. The processes compare calls on a
+    /// companion of the communicator, made before the first call.
     fn disagreement(
         &self,
         communicator: &Communicator,
@@ -390,7 +390,7 @@ pub(super) fn code_of(of_jax: &JaxCommunicator, outcome: Outcome) -> c_int {
     }
 }
 
-/// Keeps why a call on a communicator fails, and gives its error code.
+/// Stores the reason why a call on a communicator fails, and returns the error code.
 #[cold]
 fn refused(of_jax: &JaxCommunicator, report: String) -> c_int {
     *lock(&of_jax.report) = Some(report);

@@ -145,7 +145,7 @@ fn exit(panic: Error) -> c_int {
 /// Text for [`PANICKED`].
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Error code of a call in which the core panicked: below those of missing functions.
+/// Error code of a call in which the core panicked, below the codes of missing functions.
 const PANICKED: c_int = -(1 << 14);
 const _: () = assert!(MISSING.len() < 1 << 14);
 
@@ -213,12 +213,12 @@ unsafe extern "C" fn get_library_version(text: *mut c_char, length: *mut c_int) 
     0
 }
 
-/// Something of the Fortran interface, which jaxlib has not.
+/// Function of the Fortran interface, which jaxlib does not use.
 #[unsafe(export_name = "mpiwrapper_export_fortran_constants_")]
 extern "C" fn export_fortran_constants() {}
 
-/// Declares the versions that MPItrampoline looks at: that of its ABI, and that of MPIwrapper,
-/// whose part we play.
+/// Declares the versions that MPItrampoline looks at: its ABI's, and MPIwrapper's, whose part the core
+/// plays.
 macro_rules! versions {
     ($($name:literal = $value:expr,)*) => {
         $(const _: () = {

@@ -28,7 +28,7 @@ const PATIENCE_PER_MB: Duration = Duration::from_secs(1);
 const CONNECTING: Duration = Duration::from_secs(1);
 /// Pause before a rank that was not in the directory is looked up again: PMIx takes a second to say so.
 const LOOKING_UP: Duration = Duration::from_secs(2);
-/// Largest size of our messages in bytes: longer ones come from somebody else.
+/// Largest size of a message in bytes: a longer one comes from another program.
 const LARGEST: usize = 1 << 28;
 /// Largest number of threads that send messages.
 const MAX_SENDERS: usize = 32;

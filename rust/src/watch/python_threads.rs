@@ -10,8 +10,8 @@ use crate::recorder::{self, os_thread};
 /// State of Python's threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Python {
-    /// Python lines of the threads that are in calls, by the system's thread number. Number 0 has the line
-    /// of the thread that waits for an eager call made by XLA.
+    /// Python lines of the threads in calls, by the system's thread number. Number 0 stands for the thread
+    /// that waits for an eager call of XLA's.
     pub lines: BTreeMap<u32, String>,
     /// Threads that may do something before a call returns.
     pub elsewhere: Vec<ThreadActivity>,
