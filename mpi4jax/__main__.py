@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mpi4jax._override import override
+
 
 def _number(text: str) -> float:
     try:
@@ -43,6 +45,7 @@ def moment(text: str) -> float:
 class Period(argparse.Action):
     """A period: two moments in increasing order."""
 
+    @override
     def __call__(
         self,
         parser: argparse.ArgumentParser,
@@ -61,6 +64,7 @@ class Period(argparse.Action):
 class Version(argparse.Action):
     """The option that prints the version of mpi4jax, and ends the process."""
 
+    @override
     def __call__(
         self,
         parser: argparse.ArgumentParser,

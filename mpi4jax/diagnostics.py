@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpi4py import MPI
 
 from mpi4jax import _core, _terminal
+from mpi4jax._override import override
 
 from ._internal.traces.profile import Recording
 from ._internal.traces.report import Bytes, Result, Row, Seconds, draw, text_of
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     #: The duration in seconds, to some milliseconds, or None while the call is in progress.
     duration: float | None
 
+    @override
     def __str__(self) -> str:
         position = "" if self.number is None else f" #{self.number}"
         arguments = f" ({', '.join(self.arguments)})" if self.arguments else ""
@@ -101,6 +103,7 @@ class Profile:
         """
         return self._finished.traffic
 
+    @override
     def __str__(self) -> str:
         return text_of(self._finished)
 

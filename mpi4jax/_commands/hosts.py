@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from mpi4jax._override import override
+
 from . import ranks
 from .facts import Facts
 
@@ -21,6 +23,7 @@ class Kind(NamedTuple):
     are_cpus_shared: bool
     huge_pages: str | None
 
+    @override
     def __str__(self) -> str:
         return f"{self.cpus:g} CPU(s) allowed, huge pages: {self.huge_pages or 'unknown'}"
 

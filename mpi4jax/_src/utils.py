@@ -18,6 +18,7 @@ from mpi4jax._internal.mpi.handles import get_default_comm, handle
 from mpi4jax._internal.versions import HAS_TOKENS, versiontuple
 from mpi4jax._internal.xla.effects import OrderedMPIEffect, ordered_effect
 from mpi4jax._internal.xla.jax_compat import apply_primitive, ir, ir_constant, token_type
+from mpi4jax._override import override
 
 from .jax_compat import EffectType, register_effect
 
@@ -51,9 +52,11 @@ __all__ = [
 class MPIEffect(EffectType):
     """Calls MPI, in no particular order."""
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MPIEffect)
 
+    @override
     def __hash__(self) -> int:
         return hash(MPIEffect.__qualname__)
 

@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar, overload
 
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 T = TypeVar("T")
 
 
@@ -27,12 +29,15 @@ class HashableMPIType(Generic[T]):
             return MPI.Status, MPI._addressof(obj)
         return type(obj), MPI._handleof(obj)
 
+    @override
     def __hash__(self) -> int:
         return hash(self._key())
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HashableMPIType) and self._key() == other._key()
 
+    @override
     def __repr__(self) -> str:
         return f"HashableMPIType({self.wrapped!r})"
 

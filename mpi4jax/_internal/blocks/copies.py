@@ -31,6 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.dtypes import avals_of, has_carrier
 from ..arguments.types import Array, Shaped
 from ..layout.concatenation import concatenate
@@ -156,6 +158,7 @@ class CopyList(NamedTuple):
     dropped: tuple[ShapedArray, ...] = ()
     is_transposed: bool = False
 
+    @override
     def __repr__(self) -> str:
         copies = "adding" if self.is_transposed else "copying"
         return f"<{copies} {len(self.copies)} parts>"

@@ -21,6 +21,8 @@ from typing import TypeVar
 
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array
 from ..operations._computed import where_null
 from ..operations._leaves import LeafOperation
@@ -94,9 +96,11 @@ class BlockExchange(LeafOperation):
     def transposed(self) -> BlockExchange:
         return replace(self, description=self.description.transposed())
 
+    @override
     def ranks(self) -> Sequence[int]:
         return self.description.ranks()
 
+    @override
     def split_operands(self, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
         count = len(self.description.arrays)
         return operands[:count], operands[count:]
@@ -176,10 +180,12 @@ class BlockExchange(LeafOperation):
 
     # The rules.
 
+    @override
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         arrays, _ = self.split_operands(avals)
         return self.description.with_batch(self.description.results, arrays)
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
         arrays, others = self.split_operands(primals)
@@ -191,12 +197,14 @@ class BlockExchange(LeafOperation):
         )
         return results, tangents_of(results, pushed)
 
+    @override
     def transpose(
         self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
     ) -> Cotangents:
         _, others = self.split_operands(operands)
         return self.transposed().bind(*cotangents, *others)
 
+    @override
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         description, stages = self.description, self.description.stages
         arrays, others = self.split_operands(ctx.avals_in)

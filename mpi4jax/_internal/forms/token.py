@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.checks import check
 from ..arguments.types import Array, ArrayLike, PyTree, Token, Unchecked
 from ..xla import jax_compat
@@ -32,12 +34,15 @@ class EmptyToken:
         flush()
         return self
 
+    @override
     def __repr__(self) -> str:
         return "Token()"
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EmptyToken)
 
+    @override
     def __hash__(self) -> int:
         return hash(EmptyToken)
 
@@ -60,6 +65,7 @@ class LinearToken:
         flush()
         return self
 
+    @override
     def __repr__(self) -> str:
         return "LinearToken()"
 
@@ -147,6 +153,7 @@ def and_token(result: T, token: Token | None) -> Any:
 class NotSet:
     """The default of `token`, where None would be a token that was passed."""
 
+    @override
     def __repr__(self) -> str:
         return "NOTSET"
 

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.checks import array_of_others, jax_array
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar
 from ..layout.packing import Tree
@@ -104,6 +106,7 @@ class GridPlan(PlanBase):
         parts = run_named(function, call, [arrays, jnp.asarray(fill_value), *coordinates])
         return tree.with_leaves(parts)
 
+    @override
     def _communicator_of(self, function: str) -> Communicator:
         communicator = super()._communicator_of(function)
         if not self._grid.is_on_mesh:

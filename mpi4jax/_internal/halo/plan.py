@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.checks import check_callable, integer, integers
 from ..arguments.types import Array, Integer, Op, PyTree, Scalar, Unchecked
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
@@ -133,6 +135,7 @@ class Plan(GhostPlan, GridPlan):
             _by_axis(within),
         )
 
+    @override
     def __repr__(self) -> str:
         dims, widths = list(self._grid.dims), list(self.widths)
         return f"<halo.Plan: {dims} processes, ghost cells {widths}>"
@@ -383,6 +386,7 @@ class Plan(GhostPlan, GridPlan):
 
     # Whole fields.
 
+    @override
     def _whole_division(self, function: str, name: str, x: Leaf) -> Division:
         extras = []
         for axis, size in zip(self._axes, self._sizes(function, name, x), strict=True):
@@ -391,6 +395,7 @@ class Plan(GhostPlan, GridPlan):
                 raise ValueError(_expected(function, name, x, axis.cells, axis))
         return self._division(jnp.shape(x), extras)
 
+    @override
     def _part_division(self, function: str, name: str, x: Array) -> Division:
         self._check_shape(function)
         extents, shape = self._extents(function, name, x), [*x.shape]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpi4jax import _core, _launcher
+from mpi4jax._override import override
 
 from ..environment import settings
 
@@ -38,6 +39,7 @@ class Cores(NamedTuple):
         """Whether a thread that polls takes a core from a thread that computes."""
         return self.processes > 1 and self.processes * self.threads > self.cpus
 
+    @override
     def __str__(self) -> str:
         return f"{self.processes} ranks with {self.threads} threads on {self.cpus} CPUs"
 

@@ -22,6 +22,7 @@ from mpi4py import MPI
 from mpi4py.MPI import _handleof
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..arguments.checks import check, reject
 from ..arguments.dtypes import DATATYPES, OPERATORS
@@ -155,6 +156,7 @@ class Communicator:
             )
         return tuple(axis for axis in axes if axis in mesh.manual)
 
+    @override
     def __repr__(self) -> str:
         return f"Communicator({self.number})"
 
@@ -183,13 +185,16 @@ class MeshCommunicator(Communicator):
         self.axes = axes
         self.is_on_mesh = self.size > 1
 
+    @override
     def check_mesh(self, function: str) -> None:
         pass
 
+    @override
     def rank_in_program(self) -> int | Array:
         return jax.lax.axis_index(self.axes) if self.is_on_mesh else self._rank
 
     @property
+    @override
     def rank(self) -> int:
         if not self.is_on_mesh:
             return self._rank
@@ -199,6 +204,7 @@ class MeshCommunicator(Communicator):
             "on all ranks, and knows its rank only when it runs: jax.lax.axis_index"
         )
 
+    @override
     def __repr__(self) -> str:
         return f"Communicator({self.number}, {self.axes})"
 

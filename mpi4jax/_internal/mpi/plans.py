@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mpi4jax._override import override
+
 from .handles import Communicator, check_not_freed
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class PlanBase:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    @override
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
             f"{self._public_name} can't be pickled, as it belongs to a communicator of "

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..arguments.dtypes import carrier_aval, check_dtype
 from ..arguments.types import Array
@@ -68,6 +69,7 @@ class _HashedOnce:
     def _hash(self) -> int:
         return hash(tuple(getattr(self, x.name) for x in dataclasses.fields(self)))
 
+    @override
     def __hash__(self) -> int:
         return self._hash
 

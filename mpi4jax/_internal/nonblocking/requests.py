@@ -17,6 +17,7 @@ from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..arguments.checks import reject
 from ..arguments.dtypes import avals_of
@@ -39,6 +40,7 @@ T = TypeVar("T")
 class Params(dict[str, Any]):
     """The parameters of a function, which don't change from here on."""
 
+    @override
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
@@ -70,6 +72,7 @@ class Request(Generic[T]):
         self._flights = flights
         self._steps = steps
 
+    @override
     def __repr__(self) -> str:
         functions = dict.fromkeys(flight.function for flight in self._flights)
         return f"<Request: {', '.join(functions)}>"

@@ -51,6 +51,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..arguments.dtypes import DATATYPES
 from ..arguments.types import Array
@@ -310,6 +311,7 @@ def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X
 class _WaitPrimitive(VaryingPrimitive):
     """Its results may be the same along axes of a mesh, along which tickets vary."""
 
+    @override
     def invariant_axes(self, **params: Any) -> Sequence[Hashable]:
         return params["flight"].invariant_axes()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mpi4jax._override import override
+
 from ..xla.jax_compat import ShapedArray
 from ._operation import Operation
 from ._rules import as_primitive
@@ -19,5 +21,6 @@ class Barrier(Operation):
     operands = ()
     has_result = False
 
+    @override
     def written_aval(self, *avals: ShapedArray) -> None:
         return None

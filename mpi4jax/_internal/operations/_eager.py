@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, PyTree
 from ..mpi.handles import Communicator, check_not_freed
 from ..xla.call_sites import EagerSites, current_line, mark_eager
@@ -56,6 +58,7 @@ class EagerCall(Protocol):
     @property
     def communicator(self) -> Communicator: ...
 
+    @override
     def __hash__(self) -> int: ...
 
     def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:

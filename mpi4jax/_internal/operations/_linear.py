@@ -19,6 +19,8 @@ from typing import ClassVar
 
 import jax
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, PyTree
 from ..forms.token import LinearToken
 from ..layout.packing import Tree, packed_groups, result_tree, unpack_groups
@@ -74,33 +76,42 @@ class LinearOperation(Operation):
         """The operation on tangents."""
         return replace(self, is_tangent=True)
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         return self.plain.written_aval(x)
 
+    @override
     def ranks(self) -> Sequence[int]:
         return self.plain.ranks()
 
+    @override
     def read_operands(self) -> int:
         return self.plain.read_operands()
 
+    @override
     def forwarded_operand(self) -> int | None:
         return self.plain.forwarded_operand()
 
+    @override
     def attributes(self) -> Attributes:
         return self.plain.attributes()
 
+    @override
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         _, token, *_ = avals
         return [*super().result_avals(*avals), like(token)]
 
+    @override
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         _, token, *_ = operands
         return [*super().lower(ctx, *operands), token]
 
+    @override
     def evaluate(self, *operands: Array) -> list[Array]:
         x, token, _, *ranks = operands
         return [*self.plain.evaluate(x, *ranks), token]
 
+    @override
     def check_batch(self, axes: Sequence[int | None]) -> None:
         if self.is_tangent and axes[2] is None:
             raise RuntimeError(
@@ -110,6 +121,7 @@ class LinearOperation(Operation):
                 "process. Use jax.jvp for one direction that all processes have in common."
             )
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
         arrays, ranks = self.split_operands(primals)

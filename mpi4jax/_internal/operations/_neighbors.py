@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, PyTree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -81,6 +83,7 @@ class KnownRows(UnwrittenRows):
 
     parts: tuple[tuple[int, int], ...]
 
+    @override
     def fill(self, array: Array, value: ArrayLike) -> Array:
         # XLA overwrites these and no more, where nothing else needs the array.
         value = jnp.asarray(value, array.dtype)
@@ -98,6 +101,7 @@ class RowsOnMesh(UnwrittenRows):
     #: Number of rows that each neighbor sends.
     counts: tuple[int, ...]
 
+    @override
     def fill(self, array: Array, value: ArrayLike) -> Array:
         assert self.communicator.neighbors is not None
         ends = np.repeat(ends_of_grid(self.communicator.neighbors), self.counts, axis=1)

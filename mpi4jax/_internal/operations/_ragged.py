@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.checks import array, integer
 from ..arguments.types import Array, ArrayLike, PyTree
 from ..xla.jax_compat import ShapedArray
@@ -37,6 +39,7 @@ class CountsOperation(Operation):
 
     count_operands = 1
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (self.communicator.size,))
 
@@ -48,12 +51,15 @@ class RowsOperation(Operation):
     #: Number of rows of the result. Rows behind the received ones are zeros.
     capacity: int
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (self.capacity, *x.shape[1:]))
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def complete(self, result: Array, *operands: Array) -> Array:
         # MPI leaves the rows behind the received ones as they are.
         return first_rows(result, operands[-1].sum())

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.dtypes import OPERATORS, SUM, check_reduction, identity
 from ..arguments.types import Array, ArrayLike, DType
 from ..xla.dependence import depend, zeros_after
@@ -69,14 +71,17 @@ class Reduction(Operation):
         mask = jnp.reshape(is_reduced, (-1, *(1,) * (gathered.ndim - 1)))
         return reducer(self.op_number)(jnp.where(mask, gathered, neutral), axis=0)
 
+    @override
     def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
         super().check_dtype(function, argument, dtype)
         check_reduction(function, argument, self.op_number, dtype)
 
     @property
+    @override
     def is_linear(self) -> bool:
         return self.op_number == SUM
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         if self.is_linear:
             return super().jvp(primals, tangents)
@@ -95,6 +100,7 @@ class Reduction(Operation):
         result = self.apply(*primals)
         return [result], [self.tangent(result, primals, instantiated(tangents))]
 
+    @override
     def check_transpose(self) -> None:
         if not self.is_linear:
             raise NotImplementedError(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array
 from ._computed import choose, rank_in
 from ._operation import Operation
@@ -35,6 +37,7 @@ class RootedOperation(Operation):
         """Whether this process has the operand or the result that only the root uses."""
         return self.is_uniform or self.is_root
 
+    @override
     def ranks(self) -> Sequence[int]:
         return (self.root,)
 

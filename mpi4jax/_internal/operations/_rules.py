@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike
 from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
@@ -30,6 +32,7 @@ Declared = TypeVar("Declared", bound=Operation)
 class OperationPrimitive(VaryingPrimitive):
     """The primitive of a class of operations."""
 
+    @override
     def bind(self, *operands: ArrayLike, **params: object) -> Results:
         operation = params["operation"]
         assert isinstance(operation, Operation)
@@ -38,6 +41,7 @@ class OperationPrimitive(VaryingPrimitive):
             return super().bind(*varying, operation=operation)
         return super().bind(*operands, **params)
 
+    @override
     def invariant_axes(  # type: ignore[override]
         self, operation: Operation
     ) -> Sequence[Hashable]:

@@ -30,6 +30,8 @@ from typing import ClassVar
 
 import jax
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array
 from ..xla.jax_compat import (
     ShapedArray,
@@ -62,12 +64,14 @@ class SharedOperation(Operation):
         """The cotangent of this process's operand, from that of the shared result."""
         raise NotImplementedError
 
+    @override
     def with_types_of(self, *operands: Array) -> SharedOperation:
         # In a program on a mesh, JAX either knows that the result is one value, or takes
         # the values of all processes for different ones.
         is_typed = has_types_of_axes(operands[0], self.communicator.axes)
         return replace(self, shared=is_typed)
 
+    @override
     def transpose(
         self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
     ) -> Cotangents:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -20,12 +22,15 @@ from ._shared import SharedOperation
 class AllGather(SharedOperation):
     name = "allgather"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (self.communicator.size, *x.shape))
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 0, 1
 
+    @override
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent[self.communicator.rank_in_program()]
 

@@ -8,6 +8,8 @@ from typing import overload
 import jax.numpy as jnp
 from jax import lax
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -40,12 +42,15 @@ class AllGatherV(SharedOperation):
 
     name = "allgatherv"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.counts), *x.shape[1:]))
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent[own_rows(self.counts, self.communicator)]
 
@@ -69,6 +74,7 @@ class AllGatherVRows(RowsOperation, SharedOperation):
     count_operands = 1
     unlowered = ("rows", "shared")
 
+    @override
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         (recvcounts,) = numbers
         rank, rows = self.communicator.rank_in_program(), self.rows

@@ -9,6 +9,8 @@ from typing import overload
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.dtypes import OPERATORS, SUM
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
@@ -27,13 +29,16 @@ class AllReduce(Reduction, SharedOperation):
     name = "allreduce"
     in_place = True
 
+    @override
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return cotangent
 
+    @override
     def definition(self, *operands: Array) -> Array:
         gathered = AllGather(self.communicator).apply(*operands)
         return reducer(self.op_number)(gathered, axis=0)
 
+    @override
     def tangent(
         self, result: Array, primals: Sequence[Array], tangents: Sequence[Array]
     ) -> Array:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -19,6 +21,7 @@ from ._rules import as_primitive
 class AllToAll(Operation):
     name = "alltoall"
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 

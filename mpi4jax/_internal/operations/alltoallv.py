@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -24,9 +26,11 @@ class AllToAllV(Operation):
 
     name = "alltoallv"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.recvcounts), *x.shape[1:]))
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 

@@ -7,6 +7,8 @@ from typing import overload
 
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -25,16 +27,20 @@ class Bcast(RootedOperation, SharedOperation):
     name = "bcast"
     in_place = True
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         return None if self.is_root else like(x)
 
+    @override
     def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray:
         x, *_ = avals
         return like(x)  # on root, too, from which MPI still reads it
 
+    @override
     def forwarded_operand(self) -> int | None:
         return 0 if self.is_root else None
 
+    @override
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
         return self.at_root(cotangent, jnp.zeros_like(cotangent), numbers)
 

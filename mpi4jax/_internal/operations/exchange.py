@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, Comm, RankTree, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
@@ -60,9 +62,11 @@ class Exchange(Operation):
     is_collective = False
     takes_leaves = True
 
+    @override
     def ranks(self) -> Sequence[int]:
         return *self.sent.ranks, *self.received.ranks
 
+    @override
     def messages(self) -> tuple[Messages, Messages]:
         return self.sent, self.received
 
@@ -74,22 +78,27 @@ class Exchange(Operation):
         count = self.sent.count_leaves()
         return leaves[:count], leaves[count:], numbers
 
+    @override
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
         sendbuf, recvbuf, *numbers = operands
         return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf), *numbers)
 
+    @override
     def evaluate(self, *operands: Array) -> list[Array]:
         sendbuf, recvbuf, numbers = self.split_leaves(operands)
         return evaluate(self, [list(sendbuf), list(recvbuf), *numbers]) or []
 
+    @override
     def check_avals(self, function: str, *avals: ShapedArray) -> None:
         for aval in avals:
             self.check_dtype(function, "sendbuf or recvbuf", aval.dtype)
 
+    @override
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         _, recvbuf, _ = self.split_leaves(avals)
         return list(map(like, recvbuf))
 
+    @override
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         sendbuf, recvbuf, numbers = self.split_leaves(operands)
         send_avals, _, types = self.split_leaves(ctx.avals_in)
@@ -112,6 +121,7 @@ class Exchange(Operation):
         )
         return unpack_messages(ctx, self.received, results, recvbuf, numbers)
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
         sendbuf, recvbuf, numbers = self.split_leaves(primals)
@@ -125,6 +135,7 @@ class Exchange(Operation):
         numbers = numbers if of_tangents.is_computed else ()
         return results, tangents_of(results, of_tangents.bind(*pushed, *numbers))
 
+    @override
     def check_transpose(self) -> None:
         if ANY_SOURCE in self.received.ranks or ANY_TAG in self.received.tags:
             refuse_unknown_source(

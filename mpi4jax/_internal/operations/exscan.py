@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op, PyTree, T
@@ -40,20 +42,25 @@ class ExScan(Reduction):
         first = self.communicator.size - 1 if self.reverse else 0
         return self.communicator.rank_in_program() == first
 
+    @override
     def read_operands(self) -> int:
         return 1
 
+    @override
     def forwarded_operand(self) -> int | None:
         return 1 if not self.is_completed and self.is_first else None
 
     @property
+    @override
     def is_completed(self) -> bool:
         return self.communicator.is_on_mesh
 
+    @override
     def complete(self, result: Array, *operands: Array) -> Array:
         _, initial = operands
         return choose(self.is_first, initial, result) if self.is_completed else result
 
+    @override
     def definition(self, *operands: Array) -> Array:
         x, initial = operands
         gathered = AllGather(self.communicator, shared=False).apply(x)

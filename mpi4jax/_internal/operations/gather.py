@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -21,14 +23,17 @@ from ._rules import as_primitive
 class Gather(RootedOperation):
     name = "gather"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         if not self.has_arrays_of_root:
             return None
         return like(x, (self.communicator.size, *x.shape))
 
+    @override
     def forwarded_operand(self) -> int | None:
         return None if self.has_arrays_of_root else 0
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 0, int(self.has_arrays_of_root)
 

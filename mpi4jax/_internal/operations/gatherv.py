@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Integer, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -22,12 +24,15 @@ class GatherV(RootedOperation):
 
     name = "gatherv"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         return like(x, (sum(self.counts), *x.shape[1:])) if self.is_root else None
 
+    @override
     def forwarded_operand(self) -> int | None:
         return None if self.is_root else 0
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
@@ -29,17 +31,21 @@ from ._rules import as_primitive
 class NeighborAllGather(Operation):
     name = "neighbor_allgather"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         sources, _ = neighbors_in(self.communicator)
         return like(x, (len(sources), *x.shape))
 
+    @override
     def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator)
         return unwritten_rows(self.communicator, sources)
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 0, 1
 
+    @override
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         size = bytes_of(*avals)
         return envelopes(self.communicator, repeat(size), repeat(size))

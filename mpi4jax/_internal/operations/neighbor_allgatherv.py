@@ -8,6 +8,8 @@ from typing import overload
 
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
@@ -41,16 +43,20 @@ class NeighborAllGatherV(Operation):
 
     name = "neighbor_allgatherv"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.counts), *x.shape[1:]))
 
+    @override
     def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator)
         return unwritten_rows(self.communicator, sources, self.counts)
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         row = bytes_of_a_row(*avals)
         received = [rows * row for rows in self.counts]

@@ -8,6 +8,8 @@ from typing import overload
 
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
@@ -34,17 +36,21 @@ class NeighborAllToAll(Operation):
 
     name = "neighbor_alltoall"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         sources, _ = neighbors_in(self.communicator, self.backwards)
         return like(x, (len(sources), *x.shape[1:]))
 
+    @override
     def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator, self.backwards)
         return unwritten_rows(self.communicator, sources)
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         block = bytes_of_a_row(*avals)
         return envelopes(self.communicator, repeat(block), repeat(block), self.backwards)

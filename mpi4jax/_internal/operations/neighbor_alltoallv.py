@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
@@ -33,16 +35,20 @@ class NeighborAllToAllV(Operation):
 
     name = "neighbor_alltoallv"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (sum(self.recvcounts), *x.shape[1:]))
 
+    @override
     def unwritten_rows(self) -> UnwrittenRows | None:
         sources, _ = neighbors_in(self.communicator, self.backwards)
         return unwritten_rows(self.communicator, sources, self.recvcounts)
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def envelopes(self, *avals: ShapedArray) -> Envelopes:
         row = bytes_of_a_row(*avals)
         sent, received = (

@@ -8,6 +8,8 @@ from typing import NoReturn, overload
 
 import jax
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -38,20 +40,25 @@ class Recv(ReceivingOperation):
     is_collective = False
     is_one_sided = True
 
+    @override
     def ranks(self) -> Sequence[int]:
         return (self.source,)
 
+    @override
     def messages(self) -> tuple[Messages, Messages]:
         return NO_MESSAGES, Messages.single(self.source, self.tag)
 
+    @override
     def read_operands(self) -> int:
         # The result, if there turns out to be no source.
         return 1 if self.is_computed else 0
 
+    @override
     def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
         return 0 if self.source == PROC_NULL else None
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> NoReturn:
         refuse_derivative("recv")
 
@@ -63,10 +70,12 @@ class LinearRecv(LinearOperation):
 
     name = "recv"
 
+    @override
     def tangents_operation(self) -> LinearRecv:
         plain = replace(self.plain, status_number=handles.NO_STATUS)
         return LinearRecv(self.communicator, plain, is_tangent=True)
 
+    @override
     def check_transpose(self) -> None:
         if self.plain.source == ANY_SOURCE:
             refuse_unknown_source("recv with source=MPI.ANY_SOURCE")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Op, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -24,12 +26,15 @@ class Reduce(RootedOperation, Reduction):
     name = "reduce"
     in_place = True
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
         return like(x) if self.has_arrays_of_root else None
 
+    @override
     def forwarded_operand(self) -> int | None:
         return None if self.has_arrays_of_root else 0
 
+    @override
     def definition(self, *operands: Array) -> Array:
         gathered = Gather(self.communicator, self.root).apply(*operands)
         if self.is_uniform:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -21,12 +23,15 @@ from .alltoall import AllToAll
 class ReduceScatter(Reduction):
     name = "reduce_scatter"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, x.shape[1:])
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 0
 
+    @override
     def definition(self, *operands: Array) -> Array:
         slices = AllToAll(self.communicator).apply(*operands)
         return reducer(self.op_number)(slices, axis=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Counts, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -27,12 +29,15 @@ class ReduceScatterV(Reduction):
     def own_rows(self) -> int:
         return self.counts[self.communicator.rank]
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, (self.own_rows, *x.shape[1:]))
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def definition(self, *operands: Array) -> Array:
         size, rows = self.communicator.size, self.own_rows
         received = AllToAllV(self.communicator, self.counts, (rows,) * size).apply(

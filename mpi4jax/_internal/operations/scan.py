@@ -7,6 +7,8 @@ from typing import overload
 
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -25,6 +27,7 @@ class Scan(Reduction):
     name = "scan"
     in_place = True
 
+    @override
     def definition(self, *operands: Array) -> Array:
         gathered = AllGather(self.communicator, shared=False).apply(*operands)
         rank = self.communicator.rank_in_program()

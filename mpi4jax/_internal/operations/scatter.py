@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -21,12 +23,15 @@ from ._rules import as_primitive
 class Scatter(RootedOperation):
     name = "scatter"
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         return like(x, x.shape[1:] if self.has_arrays_of_root else x.shape)
 
+    @override
     def read_operands(self) -> int:
         return int(self.has_arrays_of_root)
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return int(self.has_arrays_of_root), 0
 

@@ -8,6 +8,8 @@ from typing import NoReturn
 
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, Comm, Integer, Rank
 from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -32,18 +34,23 @@ class Send(Operation):
     is_collective = False
     is_one_sided = True
 
+    @override
     def ranks(self) -> Sequence[int]:
         return (self.dest,)
 
+    @override
     def messages(self) -> tuple[Messages, Messages]:
         return Messages.single(self.dest, self.tag), NO_MESSAGES
 
+    @override
     def written_aval(self, *avals: ShapedArray) -> None:
         return None
 
+    @override
     def read_operands(self) -> int:
         return 1
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> NoReturn:
         refuse_derivative("send")
 

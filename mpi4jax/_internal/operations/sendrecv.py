@@ -8,6 +8,8 @@ from typing import ClassVar, overload
 
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Rank, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
@@ -44,27 +46,33 @@ class SendRecv(ReceivingOperation):
     is_collective = False
     marks_tangents = True
 
+    @override
     def ranks(self) -> Sequence[int]:
         return self.source, self.dest
 
+    @override
     def messages(self) -> tuple[Messages, Messages]:
         return (
             Messages.single(self.dest, self.sendtag),
             Messages.single(self.source, self.recvtag),
         )
 
+    @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:
         recvbuf, *_ = others
         return like(recvbuf)
 
+    @override
     def read_operands(self) -> int:
         # `recvbuf` is the result, if there turns out to be no source.
         return 2 if self.is_computed else 1
 
+    @override
     def forwarded_operand(self) -> int | None:
         # A receive from PROC_NULL leaves the buffer as it is (MPI-4.1 §3.10).
         return 1 if self.source == PROC_NULL else None
 
+    @override
     def apply_packed(self, *operands: Array | None) -> Array:
         # A tree that has fewer groups than the other one sends none, or receives none.
         sendbuf, recvbuf, *ranks = operands
@@ -76,6 +84,7 @@ class SendRecv(ReceivingOperation):
         numbers = [x for x in ranks if x is not None and operation.is_computed]
         return operation.apply(sendbuf, recvbuf, *numbers)
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         (sendbuf, recvbuf), ranks = self.split_operands(primals)
         pushed = *instantiated(tangents[:2]), mark_of([sendbuf, recvbuf]), *ranks
@@ -83,6 +92,7 @@ class SendRecv(ReceivingOperation):
         on_tangents = SendRecvTangents(self.communicator, *ranks_and_tags)
         return self.bind(*primals), on_tangents.bind(*pushed)
 
+    @override
     def check_transpose(self) -> None:
         if self.source == ANY_SOURCE:
             refuse_unknown_source("sendrecv with source=MPI.ANY_SOURCE")
@@ -100,9 +110,11 @@ class SendRecvTangents(SendRecv):
 
     operands = ("sendbuf", "recvbuf", "mark")
 
+    @override
     def check_batch(self, axes: Sequence[int | None]) -> None:
         check_batch_of_tangents(self.name, axes[2])
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         pushed = *instantiated(tangents[:2]), *primals[2:]
         return self.bind(*primals), self.bind(*pushed)

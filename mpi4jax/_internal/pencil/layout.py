@@ -12,6 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.checks import integers, reject
 from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..grids.division import DividedAxis, Division
@@ -102,12 +104,15 @@ class Layout(GridPlan):
         """The values by which layouts compare."""
         return self._communicator, self.mesh, self._grid.names, self._division
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._key() == other._key()
 
+    @override
     def __hash__(self) -> int:
         return hash(self._key())
 
+    @override
     def __repr__(self) -> str:
         return f"<{NAME}: {self.shape}, axes {self.axes} over {self.dims} processes>"
 
@@ -322,10 +327,12 @@ class Layout(GridPlan):
             leaves.append(x)
         return leaves, tree.structure
 
+    @override
     def _part_division(self, function: str, name: str, x: Array) -> Division:
         self._check_shape(f"{NAME}.{function}", name, x, self.local_shape)
         return self._division
 
+    @override
     def _whole_division(self, function: str, name: str, x: Leaf) -> Division:
         self._check_shape(f"{NAME}.{function}", name, x, self.shape)
         return self._division

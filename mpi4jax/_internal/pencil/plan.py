@@ -8,6 +8,8 @@ from typing import TypeVar
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.checks import integers
 from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..mpi.plans import PlanBase
@@ -86,6 +88,7 @@ class Plan(PlanBase):
             target=target,
         )
 
+    @override
     def __repr__(self) -> str:
         kind = "real" if self._is_real else "complex"
         ways = f"from {self.layout} to {self.spectral}"

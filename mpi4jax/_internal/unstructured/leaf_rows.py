@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.dtypes import avals_of, carrier_aval
 from ..arguments.types import Array, DType
 from ..layout.packing import as_words, from_words, word_of
@@ -49,13 +51,16 @@ class LeafRows(LeafOperation):
     operands = ("particles",)
     count_operands = 2
 
+    @override
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:
         leaves, _ = self.split_operands(avals)
         return [like(leaf, (self.capacity, *leaf.shape[1:])) for leaf in leaves]
 
+    @override
     def batch_axes(self) -> tuple[int, int]:
         return 1, 1
 
+    @override
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:
         types, count_types = self.split_operands(ctx.avals_in)
         values, counts = self.split_operands(operands)
@@ -80,6 +85,7 @@ class LeafRows(LeafOperation):
         leaves = lower_with(ctx, unpack, arrays, [received])
         return list(map(convert, leaves, ctx.avals_out))
 
+    @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
         results = self.bind(*primals)
         _, counts = self.split_operands(primals)
@@ -88,6 +94,7 @@ class LeafRows(LeafOperation):
             pushed = self.bind(*pushed, *counts)
         return results, tangents_of(results, pushed)
 
+    @override
     def transpose(
         self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
     ) -> Cotangents:

@@ -16,6 +16,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -92,6 +94,7 @@ class MeshRows:
             check_program(function, self.static.names)
         return handles.communicator(function, comm)
 
+    @override
     def __repr__(self) -> str:
         return f"{self.size} rows, {len(self.pattern.sent)} neighbors at most, on a mesh"
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array
 from ..mpi import handles
 from ..mpi.handles import Communicator, check_not_freed
@@ -51,6 +53,7 @@ class RankRows:
         check_not_freed(function, self._communicator)
         return self._communicator
 
+    @override
     def __repr__(self) -> str:
         owned = int(self.owned.sum())
         neighbors = len(self.neighborhood.ranks)

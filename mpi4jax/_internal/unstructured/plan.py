@@ -13,6 +13,8 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.checks import check_callable, integer
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
@@ -119,6 +121,7 @@ class Plan(GhostPlan):
         assert isinstance(static, Static)
         return cls(MeshRows(static, Arrays(*arrays), neighborhood=None))
 
+    @override
     def __repr__(self) -> str:
         return f"<{NAME}: {self._rows}>"
 
@@ -411,6 +414,7 @@ class Plan(GhostPlan):
             lines.append(f"  rank {neighbor}: {sent} to it, {received} from it")
         return "\n".join(lines)
 
+    @override
     def _communicator_of(self, function: str) -> Communicator:
         return self._rows.communicator(function)
 

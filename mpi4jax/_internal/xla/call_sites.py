@@ -26,6 +26,7 @@ import jax
 
 import mpi4jax
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from .jax_compat import LoweringContext, ir, is_user_file, operation_of_module, traceback_of
 from .programs import LoweredProgram, map_call_attribute, program_text
@@ -69,6 +70,7 @@ class Frame(NamedTuple):
         name: str = getattr(self.code, "co_qualname", self.code.co_name)  # Python >= 3.11
         return name.rpartition("<locals>.")[2]
 
+    @override
     def __str__(self) -> str:
         where = f"{relative_path(self.file)}:{self.line}"
         return where if self.function == MODULE else f"{where} in {self.function}"

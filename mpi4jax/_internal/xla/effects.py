@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mpi4jax._override import override
+
 from .jax_compat import (
     CALLS_ON_SLICES_ARE_REPEATED,
     Aval,
@@ -70,9 +72,11 @@ class OrderedMPIEffect(Effect):
     Effects are equal in all processes, and hashed alike.
     """
 
+    @override
     def __str__(self) -> str:
         return "MPI"
 
+    @override
     def __repr__(self) -> str:
         # An older JAX names the effect so where it refuses to run it on several devices
         # (NotImplementedError), and where it has no token for it (KeyError).
@@ -81,9 +85,11 @@ class OrderedMPIEffect(Effect):
             f"KeyError, an operation {HIDDEN.format('a primitive')}"
         )
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OrderedMPIEffect)
 
+    @override
     def __hash__(self) -> int:
         return int(hashlib.md5(b"OrderedMPIEffect").hexdigest(), 16)
 

@@ -35,6 +35,8 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir_constant as ir_constant
 from jax.typing import ArrayLike
 
+from mpi4jax._override import override
+
 from ..environment import flag
 from ..versions import versiontuple
 from .private_names import (
@@ -256,11 +258,13 @@ class VaryingPrimitive(Primitive):
         """The axes along which the results are equal, so that they do not vary."""
         return ()
 
+    @override
     def bind(self, *operands: ArrayLike, **params: object) -> Results:
         if len(operands) > 1 and _vary_alike is not None:
             operands = tuple(_vary_alike(*operands))
         return super().bind(*operands, **params)
 
+    @override
     def def_abstract_eval(self, rule: R) -> R:
         def varying_rule(*avals: ShapedArray, **params: object) -> Results:
             return self._vary_like(avals, rule(*avals, **params), params)
@@ -268,6 +272,7 @@ class VaryingPrimitive(Primitive):
         super().def_abstract_eval(varying_rule)
         return rule
 
+    @override
     def def_effectful_abstract_eval(self, rule: R) -> R:
         def varying_rule(*avals: ShapedArray, **params: object) -> tuple[Results, object]:
             results, effects = rule(*avals, **params)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import jax
 
+from mpi4jax._override import override
+
 from .jax_compat import Attribute, Effect, LoweringContext, Value, hlo, ir
 from .private_names import ANNOUNCEMENTS, COMPILED, LOWERED, Announcement
 
@@ -52,6 +54,7 @@ class _Digest:
     def write(self, text: bytes) -> None:
         self._hash.update(text)
 
+    @override
     def __str__(self) -> str:
         return self._hash.hexdigest()
 

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
+from mpi4jax._override import override
+
 from .jax_compat import (
     Atom,
     Equation,
@@ -38,9 +40,11 @@ class Equations:
         self._key = _key_of_jaxpr(jaxpr), structure
         self._hash = hash(self._key)
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Equations) and self._key == other._key
 
+    @override
     def __hash__(self) -> int:
         return self._hash
 
@@ -108,9 +112,11 @@ class _ById:
     def __init__(self, value: object) -> None:
         self._value = value
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ById) and self._value is other._value
 
+    @override
     def __hash__(self) -> int:
         return id(self._value)
 

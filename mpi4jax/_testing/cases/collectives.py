@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpi4jax import notoken as mpi
+from mpi4jax._override import override
 
 from .case import Array, Arrays, Case, Shape
 
@@ -18,9 +19,11 @@ class Allgather(Case):
     line = "Allgather", "({sent} items)"
     is_shared = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.allgather(x, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.stack(xs)
 
@@ -34,9 +37,11 @@ class Allreduce(Case):
     is_shared = True
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.allreduce(x, self.operator.op, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs)
 
@@ -46,15 +51,19 @@ class Alltoall(Case):
 
     operations = ("alltoall",)
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.alltoall(x, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.size, *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.stack([x[self.rank] for x in xs])
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Alltoall": f"({sent // self.size} items)"}
 
@@ -65,10 +74,12 @@ class Barrier(Case):
     operations = ("barrier",)
     line = "Barrier", ""
 
+    @override
     def call(self, x: Any) -> Any:
         mpi.barrier(comm=self.comm)
         return x
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.rank]
 
@@ -83,9 +94,11 @@ class Bcast(Case):
     is_shared = True
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.bcast(x, self.root, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.root]
 
@@ -98,9 +111,11 @@ class Exscan(Case):
     is_reduction = True
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.exscan(x, self.operator.op, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         if self.rank == 0:
             return np.full_like(xs[0], self.operator.identity(xs[0].dtype))
@@ -114,9 +129,11 @@ class Gather(Case):
     line = "Gather", "({sent} items, root={root})"
     usual_root = -1
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.gather(x, self.root, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.stack(xs) if self.is_root else xs[self.rank]
 
@@ -130,9 +147,11 @@ class Reduce(Case):
     is_reduction = True
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.reduce(x, self.operator.op, self.root, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs) if self.is_root else xs[self.rank]
 
@@ -144,15 +163,19 @@ class ReduceScatter(Case):
     line = "Reduce_scatter_block", "({received} items)"
     is_reduction = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.reduce_scatter(x, self.operator.op, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.size, *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce([x[self.rank] for x in xs])
 
+    @override
     def parts(self, length: int) -> list[int] | None:
         return [length] * self.size
 
@@ -165,9 +188,11 @@ class Scan(Case):
     is_reduction = True
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.scan(x, self.operator.op, comm=self.comm)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce(xs[: self.rank + 1])
 
@@ -180,11 +205,14 @@ class Scatter(Case):
     usual_root = 0
     reads_root_only = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.scatter(x, self.root, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.size, *block) if self.is_root else block
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.root][self.rank]

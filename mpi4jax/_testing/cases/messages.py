@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._override import override
 
 from .case import Array, Arrays, Case, Shape
 
@@ -19,6 +20,7 @@ class Exchange(Case):
     operations = ("exchange",)
     goes_in_pieces = True
 
+    @override
     def call(self, x: Any) -> Any:
         from_left, _from_right = mpi.exchange(
             [x, x],
@@ -31,9 +33,11 @@ class Exchange(Case):
         )
         return from_left
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.left]
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         left, right = self.left, self.right
         return {
@@ -48,6 +52,7 @@ class ExchangeOfTrees(Case):
     operations = ("exchange",)
     variant = "tree"
 
+    @override
     def call(self, x: Any) -> Any:
         received = mpi.exchange(
             {"first": x, "second": 2 * x},
@@ -58,9 +63,11 @@ class ExchangeOfTrees(Case):
         )
         return received["first"]
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.left] if self.rank > 0 else 3 * xs[0]
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         receives = [f"<- {self.left} (tag 0, {2 * sent} items)"] * (self.rank > 0)
         sends = [f"-> {self.right} (tag 0, {2 * sent} items)"] * (self.rank < self.size - 1)
@@ -75,6 +82,7 @@ class SendAndRecv(Case):
     goes_in_pieces = True
     least_size = 2  # MPI need not buffer a message, so none goes to its own sender.
 
+    @override
     def call(self, x: Any) -> Any:
         if self.rank == 0:
             self._send(x)
@@ -89,9 +97,11 @@ class SendAndRecv(Case):
     def _recv(self, x: Any) -> Any:
         return mpi.recv(x, self.left, tag=1, comm=self.comm, status=self.status)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.left]
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         send = {"Send": f"-> {self.right} (tag 1, {sent} items)"}
         recv = {"Recv": f"<- {self.left} (tag 1, {received} items)"}
@@ -121,6 +131,7 @@ class Sendrecv(Case):
         """An array of the received shape and type, or a tree of them."""
         return x
 
+    @override
     def call(self, x: Any) -> Any:
         sendtag, recvtag = self.tags
         return mpi.sendrecv(
@@ -134,9 +145,11 @@ class Sendrecv(Case):
             status=self.status,
         )
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.left]
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         sendtag, recvtag = self.tags
         return {
@@ -151,9 +164,11 @@ class SendrecvWithTags(Sendrecv):
     variant = "tags"
 
     @property
+    @override
     def tags(self) -> tuple[int, int]:
         return self.rank + 5, self.left + 5
 
+    @override
     def buffer(self, x: Any) -> Any:
         return jax.tree.map(jnp.zeros_like, x)
 
@@ -164,16 +179,20 @@ class SendrecvInLine(Sendrecv):
     variant = "line"
 
     @property
+    @override
     def source(self) -> int:
         return self.left if self.rank > 0 else MPI.PROC_NULL
 
     @property
+    @override
     def dest(self) -> int:
         return self.right if self.rank < self.size - 1 else MPI.PROC_NULL
 
+    @override
     def buffer(self, x: Any) -> Any:
         return jax.tree.map(lambda array: 3 * array, x)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return xs[self.left] if self.rank > 0 else 3 * xs[0]
 
@@ -183,9 +202,11 @@ class SendrecvOfUnequal(Sendrecv):
 
     variant = "unequal"
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.rank + 1, *block)
 
+    @override
     def buffer(self, x: Any) -> Any:
         def zeros(array: Any) -> Any:
             return jnp.zeros((self.left + 1, *array.shape[1:]), array.dtype)

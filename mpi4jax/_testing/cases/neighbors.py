@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
+from mpi4jax._override import override
 
 from .case import Array, Arrays, Case, Shape
 from .ragged import split
@@ -43,13 +44,16 @@ class Graph(Topology):
     def _edges(self, sender: int, receiver: int) -> int:
         return (sender + 2 * receiver + 1) % 3
 
+    @override
     def sources(self, rank: int) -> list[int]:
         return [p for p in range(self.size) for _ in range(self._edges(p, rank))]
 
+    @override
     def destinations(self, rank: int) -> list[int]:
         ranks = range(self.size - 1, -1, -1)
         return [p for p in ranks for _ in range(self._edges(rank, p))]
 
+    @override
     def origins(self, rank: int) -> list[tuple[int, int] | None]:
         sources = self.sources(rank)
         origins: list[tuple[int, int] | None] = []
@@ -58,6 +62,7 @@ class Graph(Topology):
             origins.append((source, first + sources[:index].count(source)))
         return origins
 
+    @override
     def make(self, comm: MPI.Intracomm) -> MPI.Intracomm:
         rank = comm.Get_rank()
         return comm.Create_dist_graph_adjacent(self.sources(rank), self.destinations(rank))
@@ -70,6 +75,7 @@ class Grid(Topology):
     def sides(self) -> list[int]:
         return [int(side) for side in MPI.Compute_dims(self.size, 2)]
 
+    @override
     def sources(self, rank: int) -> list[int]:
         rows, columns = self.sides
         row, column = divmod(rank, columns)
@@ -80,9 +86,11 @@ class Grid(Topology):
             row * columns + (column + 1) % columns,
         ]
 
+    @override
     def destinations(self, rank: int) -> list[int]:
         return self.sources(rank)
 
+    @override
     def origins(self, rank: int) -> list[tuple[int, int] | None]:
         # What comes from the one before went to the one behind.
         return [
@@ -90,6 +98,7 @@ class Grid(Topology):
             for block, source in enumerate(self.sources(rank))
         ]
 
+    @override
     def make(self, comm: MPI.Intracomm) -> MPI.Intracomm:
         return comm.Create_cart(self.sides, [False, True], reorder=False)
 
@@ -150,9 +159,11 @@ class NeighborAllgather(NeighborCase):
     operations = ("neighbor_allgather",)
     line = "Neighbor_allgather", "({sent} items)"
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.neighbor_allgather(x, comm=self.neighborhood)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         missing = np.zeros_like(xs[self.rank])
         return np.stack([missing if o is None else xs[o[0]] for o in self.origins])
@@ -169,12 +180,15 @@ class NeighborAllgatherv(NeighborCase):
         # A missing neighbor (PROC_NULL) stands for two rows.
         return [2 if o is None else self.counts[o[0]] for o in self.origins]
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.neighbor_allgatherv(x, self.rows_received, comm=self.neighborhood)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.counts[self.rank], *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         x = xs[self.rank]
         missing = np.zeros((2, *x.shape[1:]), x.dtype)
@@ -186,16 +200,20 @@ class NeighborAlltoall(NeighborCase):
 
     operations = ("neighbor_alltoall",)
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.neighbor_alltoall(x, comm=self.neighborhood)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.blocks_sent, *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         missing = np.zeros_like(xs[self.rank][0])
         return np.stack([missing if o is None else xs[o[0]][o[1]] for o in self.origins])
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Neighbor_alltoall": f"({sent // self.blocks_sent} items)"}
 
@@ -211,14 +229,17 @@ class NeighborAlltoallv(NeighborCase):
         # A missing neighbor (PROC_NULL) stands for two rows.
         return [2 if origin is None else self.rows_to(*origin) for origin in self.origins]
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.neighbor_alltoallv(
             x, self.rows_sent(self.rank), self.rows_received, comm=self.neighborhood
         )
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (sum(self.rows_sent(self.rank)), *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         x = xs[self.rank]
         missing = np.zeros((2, *x.shape[1:]), x.dtype)

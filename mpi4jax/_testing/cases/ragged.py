@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpi4jax import notoken as mpi
+from mpi4jax._override import override
 
 from .case import Array, Arrays, Case, Shape
 
@@ -32,12 +33,15 @@ class Allgatherv(Case):
     line = "Allgatherv", "({sent} items)"
     is_shared = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.allgatherv(x, self.counts, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.counts[self.rank], *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs)
 
@@ -48,11 +52,13 @@ class AllgathervWithCapacity(Allgatherv):
     operations = ("allgatherv",)
     variant = "capacity"
 
+    @override
     def call(self, x: Any) -> Any:
         own, rows = jnp.asarray(self.counts[self.rank]), sum(self.counts)
         result, counts = mpi.allgatherv(x, own, capacity=rows + 2, comm=self.comm)
         return _first_rows(result, counts, rows)
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         return {"Allgather": "(3 items)", **super().log(sent, received)}
 
@@ -63,13 +69,16 @@ class Alltoallv(Case):
     operations = ("alltoallv",)
     line = "Alltoallv", "({sent} items sent, {received} items received)"
 
+    @override
     def call(self, x: Any) -> Any:
         received = [self.rows_to_each(sender)[self.rank] for sender in range(self.size)]
         return mpi.alltoallv(x, self.rows_to_each(self.rank), received, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (sum(self.rows_to_each(self.rank)), *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.concatenate(
             [split(x, self.rows_to_each(sender))[self.rank] for sender, x in enumerate(xs)]
@@ -82,12 +91,14 @@ class AlltoallvWithCapacity(Alltoallv):
     operations = ("alltoallv",)
     variant = "capacity"
 
+    @override
     def call(self, x: Any) -> Any:
         sent = jnp.asarray(self.rows_to_each(self.rank))
         rows = sum(self.rows_to_each(sender)[self.rank] for sender in range(self.size))
         result, counts = mpi.alltoallv(x, sent, capacity=rows + 1, comm=self.comm)
         return _first_rows(result, counts, rows)
 
+    @override
     def log(self, sent: int, received: int) -> dict[str, str]:
         counts = {"Alltoall": "(1 items)", "Allreduce": "with 1 items"}
         return {**counts, **super().log(sent, received)}
@@ -100,12 +111,15 @@ class Gatherv(Case):
     line = "Gatherv", "({sent} items, root={root})"
     usual_root = 0
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.gatherv(x, self.counts, self.root, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (self.counts[self.rank], *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return np.concatenate(xs) if self.is_root else xs[self.rank]
 
@@ -117,15 +131,19 @@ class ReduceScatterv(Case):
     line = "Reduce_scatter", "({received} items)"
     is_reduction = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.reduce_scatterv(x, self.operator.op, self.counts, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         return (sum(self.counts), *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return self.operator.reduce([split(x, self.counts)[self.rank] for x in xs])
 
+    @override
     def parts(self, length: int) -> list[int] | None:
         return [length * rows for rows in self.counts]
 
@@ -138,12 +156,15 @@ class Scatterv(Case):
     usual_root = -1
     reads_root_only = True
 
+    @override
     def call(self, x: Any) -> Any:
         return mpi.scatterv(x, self.counts, self.root, comm=self.comm)
 
+    @override
     def shape(self, block: Shape) -> Shape:
         rows = sum(self.counts) if self.is_root else self.counts[self.rank]
         return (rows, *block)
 
+    @override
     def result(self, xs: Arrays) -> Array:
         return split(xs[self.root], self.counts)[self.rank]
