@@ -61,7 +61,7 @@ def _kinds(hosts: Iterable[Host]) -> dict[Kind, list[str]]:
 def cpus(hosts: Sequence[Facts]) -> float:
     """Number of CPUs that the ranks of one host have together."""
     all_cpus = {cpu for host in hosts for cpu in host["cpus"]}
-    quotas = [host["quota"] for host in hosts if host["quota"]]
+    quotas: list[float] = [host["quota"] for host in hosts if host["quota"]]
     return min([float(len(all_cpus)), *quotas])
 
 

@@ -69,7 +69,8 @@ def _time(case: Thunk, calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         case()
-    return WORLD.allreduce(time.perf_counter() - start, op=MPI.MAX) / calls
+    seconds: float = WORLD.allreduce(time.perf_counter() - start, op=MPI.MAX)
+    return seconds / calls
 
 
 def _calls_in(case: Thunk, seconds: float) -> int:

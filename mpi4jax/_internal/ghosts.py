@@ -131,7 +131,7 @@ class GhostPlan(PlanBase):
             _, packed = first.pack(first.operands_of(leaves, table, ranks))
             operation = first.messages_only()
             sent, received, numbers = map(list, operation.split_leaves(packed))
-            call = Call(function, operation, sent, received, *numbers)
+            call: Call[PyTree] = Call(function, operation, sent, received, *numbers)
             finishing = _Finishing(first, tuple(others), structure, reshape)
             call.then(_finish, leaves, [*table], [*ranks], finishing=finishing)
             return start_call(call)

@@ -31,7 +31,8 @@ def in_loop(function: Function) -> Function:
 
     def loop(x: Any) -> jax.Array:
         start = _like_result(function, x, 0)
-        return jax.lax.fori_loop(0, 3, lambda i, _: function(x), start)
+        result: jax.Array = jax.lax.fori_loop(0, 3, lambda i, _: function(x), start)
+        return result
 
     return jax.jit(loop)
 
@@ -54,7 +55,7 @@ def nonblocking(function: Function) -> Function:
     """Start each operation that has a nonblocking form, and wait for it at once."""
     run = Call.run
 
-    def start_and_wait(call: Call) -> Any:
+    def start_and_wait(call: Call[Any]) -> Any:
         has_form = f"i{call.operation.name}" in notoken.__all__
         return notoken.wait(start_call(call)) if has_form else run(call)
 

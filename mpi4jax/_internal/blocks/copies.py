@@ -223,7 +223,7 @@ class CopyList(NamedTuple):
 
 
 #: Operands and results have as many axes more as `batch` says, before all others.
-copy_p = VaryingPrimitive("copy_mpi")
+copy_p: VaryingPrimitive[list[Array]] = VaryingPrimitive("copy_mpi")
 copy_p.multiple_results = True
 def_eager(copy_p)
 

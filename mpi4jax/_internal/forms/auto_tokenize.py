@@ -43,7 +43,8 @@ def auto_tokenize(function: Callable[P, R]) -> Callable[P, R]:
         is_dynamic = tuple(isinstance(leaf, ARRAY_TYPES) for leaf in leaves)
         dynamic = [x for x, d in zip(leaves, is_dynamic, strict=True) if d]
         static = tuple(x for x, d in zip(leaves, is_dynamic, strict=True) if not d)
-        return compiled((structure, is_dynamic, static), *dynamic)
+        result: R = compiled((structure, is_dynamic, static), *dynamic)
+        return result
 
     def call(fixed: Fixed, *dynamic: jax.Array) -> R:
         structure, is_dynamic, static = fixed

@@ -119,7 +119,8 @@ def tie(value: T, token: Token) -> T:
         # Linear in both.
         return x + zero.astype(x.dtype) if has_derivative else x
 
-    return jax.tree_util.tree_map(tie_array, value)
+    tied: T = jax.tree_util.tree_map(tie_array, value)
+    return tied
 
 
 jax.tree_util.register_pytree_node(

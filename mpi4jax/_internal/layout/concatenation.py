@@ -72,8 +72,8 @@ def _split(x: Array, *, sizes: tuple[int, ...]) -> list[Array]:
     return [jax.lax.slice_in_dim(x, end - size, end, axis=-1) for end, size in pairs]
 
 
-concatenate_p = VaryingPrimitive("concatenate_mpi")
-split_p = VaryingPrimitive("split_mpi")
+concatenate_p: VaryingPrimitive[Array] = VaryingPrimitive("concatenate_mpi")
+split_p: VaryingPrimitive[list[Array]] = VaryingPrimitive("split_mpi")
 split_p.multiple_results = True
 
 
@@ -115,7 +115,7 @@ def _batch_split(
 
 
 def _register(
-    primitive: VaryingPrimitive,
+    primitive: VaryingPrimitive[Results],
     name: str,
     function: Callable[..., Results],
     transpose: Callable[..., Sequence[Array]],

@@ -233,5 +233,6 @@ def _bitcast(x: Array, dtype: DType) -> Array:
         return jax.lax.bitcast_convert_type(x, dtype)
     # XLA merges two such steps, as from bytes to doubles and on to shorts, into one of the
     # wrong shape.
-    barrier = jax.lax.optimization_barrier
-    return barrier(jax.lax.bitcast_convert_type(barrier(x), dtype))
+    x = jax.lax.optimization_barrier(x)
+    x = jax.lax.optimization_barrier(jax.lax.bitcast_convert_type(x, dtype))
+    return x

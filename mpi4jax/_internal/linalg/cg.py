@@ -167,7 +167,9 @@ def _pipelined_cycle(
             add(w, (-alpha, z)),
             *(p, s, q, z, gamma, alpha, square, iterations),
         )
-        return jax.lax.cond(iterations % REPLACED_AFTER == 0, replace, lambda x: x, updated)
+        is_due = iterations % REPLACED_AFTER == 0
+        state = jax.lax.cond(is_due, replace, lambda x: x, updated)
+        return state
 
     def replace(state: _PipelinedState) -> _PipelinedState:
         """Compute the vectors anew, as updated vectors drift from their definitions."""

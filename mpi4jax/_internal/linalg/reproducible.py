@@ -173,7 +173,8 @@ def _bins(form: _Format, term: Sequence[Array], highest: Array) -> tuple[Array, 
     if not blocks:
         return rest
     # In a loop, each block stays in the caches, and is not copied.
-    return jax.lax.fori_loop(0, blocks, add_block, rest)
+    bins: tuple[Array, Array] = jax.lax.fori_loop(0, blocks, add_block, rest)
+    return bins
 
 
 def _value(total: Array, dtype: DType) -> Array:

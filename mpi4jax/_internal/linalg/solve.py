@@ -176,7 +176,8 @@ def solve(
         return _solution(method, vectors, functions, b, x0, limits)
 
     program.__name__ = function.rpartition(".")[2]
-    return jax.jit(program)(b, x0)
+    solution: tuple[T, Info] = jax.jit(program)(b, x0)
+    return solution
 
 
 def _solve_eagerly(
@@ -368,7 +369,8 @@ def _times_power_of_two(x: T, exponent: Array) -> T:
     half = exponent >> 1
     dtype = norm_dtype(x)
     first, second = _power_of_two(half, dtype), _power_of_two(exponent - half, dtype)
-    return jax.tree.map(lambda a: (first * a * second).astype(a.dtype), x)
+    x = jax.tree.map(lambda a: (first * a * second).astype(a.dtype), x)
+    return x
 
 
 # These two read and write the bits of numbers: JAX's frexp and ldexp take XLA as long to

@@ -162,4 +162,5 @@ def largest_part(tree: PyTree) -> Array:
 
 def norm_dtype(tree: PyTree) -> DType:
     """The type of the norm of a tree."""
-    return jax.eval_shape(real_product, tree, tree).dtype
+    dtype: DType = jax.eval_shape(real_product, tree, tree).dtype
+    return dtype

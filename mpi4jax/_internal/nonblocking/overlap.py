@@ -60,7 +60,8 @@ def ordering_barrier(tree: T) -> T:
     if trace_state_clean():
         return tree  # Eager calls are made one after the other anyway.
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    return jax.tree_util.tree_unflatten(structure, in_order(leaves))
+    tree = jax.tree_util.tree_unflatten(structure, in_order(leaves))
+    return tree
 
 
 def overlap(communicate: Callable[[], T], *, during: Callable[[], R]) -> tuple[T, R]:

@@ -142,7 +142,7 @@ def start(
 _ARRAY = jax.tree_util.tree_structure(0)
 
 
-def start_call(call: Call) -> Request[Any]:
+def start_call(call: Call[PyTree]) -> Request[Any]:
     """Start an operation for a user."""
     arrays = call.arrays()
     if arrays is None:
@@ -164,7 +164,9 @@ def _complete(
     return [[operation.complete(x, *operands) for x in each] for each, operands in pairs]
 
 
-def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Sequence[Array]]:
+def _flight_on(
+    call: Call[PyTree], operands: Sequence[ArrayLike]
+) -> tuple[Flight, Sequence[Array]]:
     """The flight of an operation on these operands, and these as arrays."""
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands]
     operation = call.operation
@@ -183,7 +185,7 @@ def _flight_on(call: Call, operands: Sequence[ArrayLike]) -> tuple[Flight, Seque
 
 
 def _start_leaves(
-    call: Call, trees: Sequence[Tree], operands: Sequence[ArrayOrLeaves]
+    call: Call[PyTree], trees: Sequence[Tree], operands: Sequence[ArrayOrLeaves]
 ) -> Request[Any]:
     """Start an operation for the leaves of a tree for each operand, packed in groups."""
     operation, structure = call.operation, trees[-1].structure

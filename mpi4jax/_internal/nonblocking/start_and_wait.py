@@ -238,7 +238,8 @@ def bind_start(
     """
     # Where nothing is traced, without the detour by JAX's `bind`.
     if trace_state_clean():
-        return run_eagerly(_Start(flight, may_be_lost), operands)
+        ticket: Array = run_eagerly(_Start(flight, may_be_lost), operands)
+        return ticket
     operands = _varying(flight, operands)
     return start_p.bind(*operands, flight=flight, may_be_lost=may_be_lost)
 
@@ -308,22 +309,24 @@ def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X
     return [next(remaining) if is_one else other for other, is_one in pairs]
 
 
-class _WaitPrimitive(VaryingPrimitive):
+class _WaitPrimitive(VaryingPrimitive[list[Array]]):
     """Its results may be the same along axes of a mesh, along which tickets vary."""
 
     @override
     def invariant_axes(self, **params: Any) -> Sequence[Hashable]:
-        return params["flight"].invariant_axes()
+        flight: Flight = params["flight"]
+        return flight.invariant_axes()
 
 
-start_p = VaryingPrimitive("start_mpi")
+start_p: VaryingPrimitive[Array] = VaryingPrimitive("start_mpi")
 wait_p = _WaitPrimitive("wait_mpi")
 wait_p.multiple_results = True
 keep_complex_results(wait_p)
 
 
 def _evaluate_start(*operands: Array, flight: Flight, may_be_lost: bool) -> Array:
-    return evaluate(_Start(flight, may_be_lost), operands)
+    ticket: Array = evaluate(_Start(flight, may_be_lost), operands)
+    return ticket
 
 
 def _evaluate_wait(*operands: Array, flight: Flight, may_be_zero: bool) -> list[Array]:

@@ -55,4 +55,5 @@ def batch_one_by_one(
         remaining = iter(members)
         return bind(*(x if axis is None else next(remaining) for x, axis in pairs))
 
-    return jax.lax.map(call, batched)
+    results: Results = jax.lax.map(call, batched)
+    return results

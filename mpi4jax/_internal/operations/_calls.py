@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,11 @@ from ._barrier import Barrier
 from ._eager import ArrayOrLeaves, run_eagerly
 from ._operation import Operation
 
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Call:
+class Call(Generic[R_co]):
     """A call of an operation whose arguments are checked, apart from the arrays.
 
     :meth:`run` makes it, and `nonblocking.requests.start_call` starts it.
@@ -42,9 +43,11 @@ class Call:
         self.operation = operation
         self.operands = operands
         #: A function of the result, with its other arguments.
-        self.step: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+        self.step: tuple[Callable[..., R_co], tuple[Any, ...], dict[str, Any]] | None = None
 
-    def then(self, function: Callable[..., Any], *arrays: Any, **params: Any) -> Call:
+    def then(
+        self, function: Callable[..., R_co], *arrays: Any, **params: Any
+    ) -> Call[R_co]:
         """Set the function that is called with the result, `arrays` and `params`."""
         self.step = function, arrays, params
         return self
@@ -61,9 +64,10 @@ class Call:
                 return [array(self.function, name, x) for name, x in pairs]
         return self.operands
 
-    def run(self) -> PyTree:
+    def run(self) -> R_co:
         """The result."""
         operands = self.arrays()
+        result: R_co
         if operands is None:
             result = self.with_leaves(self._run_leaves)
         elif trace_state_clean():
@@ -73,7 +77,8 @@ class Call:
         if self.step is None:
             return result
         function, arrays, params = self.step
-        return function(result, *arrays, **params)
+        result = function(result, *arrays, **params)
+        return result
 
     def with_leaves(
         self, make: Callable[[Sequence[Tree], Sequence[ArrayOrLeaves]], T]
@@ -136,7 +141,7 @@ class ReceivingOperation(Operation):
     status_number: int = field(default=handles.NO_STATUS, kw_only=True)
 
 
-def run_with_status(call: Call, status: Status) -> PyTree:
+def run_with_status(call: Call[T], status: Status) -> T:
     """The result of a call that receives. MPI fills a status that is not None."""
     if status is None:
         return call.run()
@@ -151,7 +156,8 @@ def run_with_status(call: Call, status: Status) -> PyTree:
     try:
         call.operation = replace(operation, status_number=status_number)
         # The status is filled when the call has run, and its number is free then.
-        return jax.block_until_ready(call.run())
+        result: T = jax.block_until_ready(call.run())
+        return result
     finally:
         handles.return_status_number(status_number)
 

@@ -62,4 +62,4 @@ lower_everywhere(ordering_barrier_p, _lower)
 
 def in_order(leaves: Collection[ArrayLike]) -> list[Array]:
     """The values themselves, in order with the calls of MPI."""
-    return ordering_barrier_p.bind(*map(jnp.asarray, leaves)) if leaves else []
+    return list(ordering_barrier_p.bind(*map(jnp.asarray, leaves))) if leaves else []

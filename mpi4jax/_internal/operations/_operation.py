@@ -86,7 +86,7 @@ class Operation:
     #: are compiled once.
     unlowered: ClassVar[tuple[str, ...]] = ()
 
-    primitive: ClassVar[VaryingPrimitive]
+    primitive: ClassVar[VaryingPrimitive[list[Array]]]
 
     # The methods to override.
 
@@ -233,7 +233,8 @@ class Operation:
 
     def apply(self, *operands: Array) -> Array:
         """The result of an operation that has one, in whatever is being traced."""
-        return self.call_in_program(*operands)
+        result: Array = self.call_in_program(*operands)
+        return result
 
     @property
     def is_completed(self) -> bool:
@@ -249,7 +250,8 @@ class Operation:
 
         A group is None where the tree of another operand has more groups.
         """
-        return self.call_in_program(*operands)
+        result: Array | None = self.call_in_program(*operands)
+        return result
 
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
         """Call MPI for a list of leaves in place of each operand that is an array.

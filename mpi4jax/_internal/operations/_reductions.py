@@ -62,6 +62,7 @@ class Reduction(Operation):
         self, result: Array, primals: Sequence[Array], tangents: Sequence[Array]
     ) -> Array:
         """The tangent of the result, if the operator isn't the sum."""
+        tangent: Array
         _, tangent = jax.jvp(self.definition, tuple(primals), tuple(tangents))
         return tangent
 

@@ -12,7 +12,6 @@ from ..xla.effects import ordered_effect
 from ..xla.jax_compat import (
     Effect,
     LoweringContext,
-    Results,
     ShapedArray,
     Tangent,
     Value,
@@ -29,11 +28,11 @@ from ._transposes import Jvp, Operand, array_or_aval, cotangents_of, instantiate
 Declared = TypeVar("Declared", bound=Operation)
 
 
-class OperationPrimitive(VaryingPrimitive):
+class OperationPrimitive(VaryingPrimitive[list[Array]]):
     """The primitive of a class of operations."""
 
     @override
-    def bind(self, *operands: ArrayLike, **params: object) -> Results:
+    def bind(self, *operands: ArrayLike, **params: object) -> list[Array]:
         operation = params["operation"]
         assert isinstance(operation, Operation)
         if operation.communicator.axes:

@@ -131,7 +131,7 @@ def _batch(
 
 
 #: The map from the cotangent of a shared result to that of a process's operand.
-shared_transpose_p = VaryingPrimitive("shared_transpose_mpi")
+shared_transpose_p: VaryingPrimitive[Array] = VaryingPrimitive("shared_transpose_mpi")
 shared_transpose_p.def_impl(_own_cotangent)
 shared_transpose_p.def_abstract_eval(_abstract_eval)
 register_lowering(shared_transpose_p, lower_function(_own_cotangent))

@@ -35,7 +35,7 @@ class AllGather(SharedOperation):
         return cotangent[self.communicator.rank_in_program()]
 
 
-def call(function: str, x: object, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of allgather."""
     communicator = handles.communicator(function, comm)
     return Call(function, AllGather(communicator), x)

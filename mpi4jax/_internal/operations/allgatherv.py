@@ -88,8 +88,8 @@ class AllGatherVRows(RowsOperation, SharedOperation):
 
 
 def call(
-    function: str, x: object, counts: Counts | ArrayLike, *, comm: Comm = None
-) -> Call:
+    function: str, x: ArrayLike | T, counts: Counts | ArrayLike, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of allgatherv."""
     communicator = handles.communicator(function, comm)
     refuse_uneven(function, communicator)
@@ -159,8 +159,9 @@ def allgatherv(
     communicator = handles.communicator(name, comm)
     rows, capacity, padding = check_padded(name, x, capacity, fill_value)
     count = counts_array(name, "counts", counts, ())
-    exchange_counts = AllGatherVCounts(communicator, rows=rows, capacity=capacity)
-    recvcounts = Call(name, exchange_counts, count).run()
-    move_rows = AllGatherVRows(communicator, rows=rows, capacity=capacity)
-    result = Call(name, move_rows, x, recvcounts).run()
-    return fill_up(result, recvcounts, padding)
+    of_counts = AllGatherVCounts(communicator, rows=rows, capacity=capacity)
+    exchange_counts: Call[Array] = Call(name, of_counts, count)
+    recvcounts = exchange_counts.run()
+    of_rows = AllGatherVRows(communicator, rows=rows, capacity=capacity)
+    move_rows: Call[Array | T] = Call(name, of_rows, x, recvcounts)
+    return fill_up(move_rows.run(), recvcounts, padding)

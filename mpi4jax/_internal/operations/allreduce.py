@@ -54,7 +54,7 @@ class AllReduce(Reduction, SharedOperation):
         return total.apply(jnp.where(attains, tangents[0], 0) / count.astype(x.dtype))
 
 
-def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of allreduce."""
     communicator = handles.communicator(function, comm)
     operation = AllReduce(communicator, handles.operator_number(function, op))

@@ -26,7 +26,7 @@ class AllToAll(Operation):
         return 1, 1
 
 
-def call(function: str, x: object, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of alltoall."""
     communicator = handles.communicator(function, comm)
     check_first_axis(function, x, communicator)

@@ -52,12 +52,12 @@ class AllToAllVRows(RowsOperation):
 
 def call(
     function: str,
-    x: object,
+    x: ArrayLike | T,
     sendcounts: Counts | Array,
     recvcounts: Counts | None,
     *,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of alltoallv."""
     communicator = handles.communicator(function, comm)
     refuse_uneven(function, communicator)
@@ -146,8 +146,9 @@ def alltoallv(
             "a capacity, it finds out how many rows come, and returns that"
         )
     counts = counts_array(name, "sendcounts", sendcounts, (communicator.size,))
-    exchange_counts = AllToAllVCounts(communicator, rows=rows, capacity=capacity)
-    received = Call(name, exchange_counts, counts).run()
-    move_rows = AllToAllVRows(communicator, capacity=capacity)
-    result = Call(name, move_rows, x, counts, received).run()
-    return fill_up(result, received, padding)
+    of_counts = AllToAllVCounts(communicator, rows=rows, capacity=capacity)
+    exchange_counts: Call[Array] = Call(name, of_counts, counts)
+    received = exchange_counts.run()
+    of_rows = AllToAllVRows(communicator, capacity=capacity)
+    move_rows: Call[Array | T] = Call(name, of_rows, x, counts, received)
+    return fill_up(move_rows.run(), received, padding)

@@ -9,7 +9,7 @@ from ._barrier import Barrier
 from ._calls import Call
 
 
-def call(function: str, *, comm: Comm = None) -> Call:
+def call(function: str, *, comm: Comm = None) -> Call[None]:
     """Prepare a call of `function`, a form of barrier."""
     communicator = handles.communicator(function, comm)
     return Call(function, Barrier(communicator))

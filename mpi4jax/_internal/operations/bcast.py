@@ -45,7 +45,9 @@ class Bcast(RootedOperation, SharedOperation):
         return self.at_root(cotangent, jnp.zeros_like(cotangent), numbers)
 
 
-def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, root: Rank, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of bcast."""
     communicator = handles.communicator(function, comm)
     (root,), ranks = split_computed(root_rank(function, root, communicator))

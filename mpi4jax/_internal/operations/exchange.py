@@ -146,14 +146,14 @@ class Exchange(Operation):
 def call(
     function: str,
     sendbuf: object,
-    recvbuf: object,
+    recvbuf: T,
     source: RankTree,
     dest: RankTree,
     *,
     sendtag: RankTree = 0,
     recvtag: RankTree = 0,
     comm: Comm = None,
-) -> Call:
+) -> Call[T]:
     """Prepare a call of `function`, a form of exchange."""
     communicator = handles.communicator(function, comm)
     send_tree, recv_tree = Tree("sendbuf", sendbuf), Tree("recvbuf", recvbuf)

@@ -79,7 +79,7 @@ def _neutral(tree: PyTree, op_number: int) -> PyTree:
     )
 
 
-def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of exscan."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)

@@ -38,7 +38,9 @@ class Gather(RootedOperation):
         return 0, int(self.has_arrays_of_root)
 
 
-def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, root: Rank, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of gather."""
     communicator = handles.communicator(function, comm)
     (root,), ranks = split_computed(root_rank(function, root, communicator))

@@ -39,12 +39,12 @@ class GatherV(RootedOperation):
 
 def call(
     function: str,
-    x: object,
+    x: ArrayLike | T,
     counts: Counts,
     root: Integer,
     *,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of gatherv."""
     communicator = handles.communicator(function, comm)
     refuse_uneven(function, communicator)

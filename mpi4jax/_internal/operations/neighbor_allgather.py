@@ -51,11 +51,13 @@ class NeighborAllGather(Operation):
         return envelopes(self.communicator, repeat(size), repeat(size))
 
 
-def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of neighbor_allgather."""
     communicator, neighbors = neighborhood(function, comm)
     blocks = padding(function, "fill_value", fill_value, x)
-    prepared = Call(function, NeighborAllGather(communicator), x)
+    prepared: Call[Array | T] = Call(function, NeighborAllGather(communicator), x)
     return prepared.then(
         fill_blocks, blocks, unwritten=unwritten_rows(communicator, neighbors.sources)
     )

@@ -65,12 +65,12 @@ class NeighborAllGatherV(Operation):
 
 def call(
     function: str,
-    x: object,
+    x: ArrayLike | T,
     counts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of neighbor_allgatherv."""
     communicator, neighbors = neighborhood(function, comm)
     sources = neighbors.sources
@@ -86,7 +86,7 @@ def call(
                 "with rows"
             )
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
-    prepared = Call(function, NeighborAllGatherV(communicator, counts), x)
+    prepared: Call[Array | T] = Call(function, NeighborAllGatherV(communicator, counts), x)
     return prepared.then(
         fill_blocks, rows, unwritten=unwritten_rows(communicator, sources, counts)
     )

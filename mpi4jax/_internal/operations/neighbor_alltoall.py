@@ -56,7 +56,9 @@ class NeighborAllToAll(Operation):
         return envelopes(self.communicator, repeat(block), repeat(block), self.backwards)
 
 
-def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, *, fill_value: ArrayLike = 0, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of neighbor_alltoall."""
     communicator, neighbors = neighborhood(function, comm)
     count = len(neighbors.destinations)
@@ -67,7 +69,7 @@ def call(function: str, x: object, *, fill_value: ArrayLike = 0, comm: Comm = No
                 f"expected ({count}, ...), as this process sends to {count} neighbors"
             )
     slices = padding(function, "fill_value", fill_value, x, first_axis=1)
-    prepared = Call(function, NeighborAllToAll(communicator), x)
+    prepared: Call[Array | T] = Call(function, NeighborAllToAll(communicator), x)
     return prepared.then(
         fill_blocks, slices, unwritten=unwritten_rows(communicator, neighbors.sources)
     )

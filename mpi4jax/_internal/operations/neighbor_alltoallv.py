@@ -59,13 +59,13 @@ class NeighborAllToAllV(Operation):
 
 def call(
     function: str,
-    x: object,
+    x: ArrayLike | T,
     sendcounts: Counts,
     recvcounts: Counts,
     *,
     fill_value: ArrayLike = 0,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of neighbor_alltoallv."""
     communicator, neighbors = neighborhood(function, comm)
     sources, destinations = neighbors.sources, neighbors.destinations
@@ -85,7 +85,7 @@ def call(
     check_rows(function, "x", x, sum(sendcounts))
     rows = padding(function, "fill_value", fill_value, x, first_axis=1)
     operation = NeighborAllToAllV(communicator, sendcounts, recvcounts)
-    prepared = Call(function, operation, x)
+    prepared: Call[Array | T] = Call(function, operation, x)
     return prepared.then(
         fill_blocks, rows, unwritten=unwritten_rows(communicator, sources, recvcounts)
     )

@@ -83,12 +83,12 @@ class LinearRecv(LinearOperation):
 
 def call(
     function: str,
-    x: object,
+    x: ArrayLike | T,
     source: Rank = ANY_SOURCE,
     *,
     tag: Integer = ANY_TAG,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of recv."""
     communicator = handles.communicator(function, comm)
     known = source_rank(function, "source", source, communicator)

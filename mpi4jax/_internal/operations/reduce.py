@@ -45,7 +45,9 @@ class Reduce(RootedOperation, Reduction):
         return depend_on_all(value, gathered)
 
 
-def call(function: str, x: object, op: Op, root: Rank, *, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, op: Op, root: Rank, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of reduce."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)

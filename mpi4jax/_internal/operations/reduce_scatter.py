@@ -37,7 +37,7 @@ class ReduceScatter(Reduction):
         return reducer(self.op_number)(slices, axis=0)
 
 
-def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of reduce_scatter."""
     communicator = handles.communicator(function, comm)
     check_first_axis(function, x, communicator)

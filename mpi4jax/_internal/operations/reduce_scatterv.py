@@ -47,7 +47,9 @@ class ReduceScatterV(Reduction):
         return reducer(self.op_number)(blocks, axis=0)
 
 
-def call(function: str, x: object, op: Op, counts: Counts, *, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, op: Op, counts: Counts, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of reduce_scatterv."""
     communicator = handles.communicator(function, comm)
     refuse_uneven(function, communicator)

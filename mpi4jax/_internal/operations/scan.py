@@ -36,7 +36,7 @@ class Scan(Reduction):
         return depend_on_all(self.reduce_some(gathered, is_reduced), gathered)
 
 
-def call(function: str, x: object, op: Op, *, comm: Comm = None) -> Call:
+def call(function: str, x: ArrayLike | T, op: Op, *, comm: Comm = None) -> Call[Array | T]:
     """Prepare a call of `function`, a form of scan."""
     communicator = handles.communicator(function, comm)
     op_number = handles.operator_number(function, op)

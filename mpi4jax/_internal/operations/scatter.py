@@ -36,7 +36,9 @@ class Scatter(RootedOperation):
         return int(self.has_arrays_of_root), 0
 
 
-def call(function: str, x: object, root: Rank, *, comm: Comm = None) -> Call:
+def call(
+    function: str, x: ArrayLike | T, root: Rank, *, comm: Comm = None
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of scatter."""
     communicator = handles.communicator(function, comm)
     (root,), ranks = split_computed(root_rank(function, root, communicator))

@@ -70,7 +70,7 @@ def call(
     *,
     tag: Integer = 0,
     comm: Comm = None,
-) -> Call:
+) -> Call[None]:
     """Prepare a call of `function`, a form of send."""
     communicator = handles.communicator(function, comm)
     try:

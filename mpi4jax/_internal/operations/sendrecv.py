@@ -123,14 +123,14 @@ class SendRecvTangents(SendRecv):
 def call(
     function: str,
     sendbuf: object,
-    recvbuf: object,
+    recvbuf: ArrayLike | T,
     source: Rank,
     dest: Rank,
     *,
     sendtag: Integer = 0,
     recvtag: Integer = ANY_TAG,
     comm: Comm = None,
-) -> Call:
+) -> Call[Array | T]:
     """Prepare a call of `function`, a form of sendrecv."""
     communicator = handles.communicator(function, comm)
     (source, dest), ranks = split_computed(

@@ -63,7 +63,8 @@ for _name, (_code, _) in DATATYPES.items():
 
 def array_sizes(calls: Array, way: str) -> Array:
     """Number of bytes of the array that each call has "sent", or "received"."""
-    return calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
+    sizes: Array = calls[way] * _ITEM_SIZES[calls[f"{way}_type"]]
+    return sizes
 
 
 def envelopes_by_site(calls: Array) -> Iterator[tuple[int, Envelopes]]:

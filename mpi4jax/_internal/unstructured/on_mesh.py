@@ -49,7 +49,8 @@ class Static(NamedTuple):
     def spread(self, rows: np.ndarray[Any, Any]) -> Array:
         """The whole array of the rows of all processes."""
         sharding = NamedSharding(self.mesh, PartitionSpec(self.names))
-        return jax.make_array_from_process_local_data(sharding, rows)
+        whole: Array = jax.make_array_from_process_local_data(sharding, rows)
+        return whole
 
 
 class Arrays(NamedTuple):

@@ -7,14 +7,14 @@ nevertheless, as the other processes do.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .jax_compat import inlined
 
-@functools.partial(jax.jit, inline=True)
+
+@inlined
 def depend(value: jax.Array, *arrays: jax.Array) -> jax.Array:
     """The value, with a dependence on arrays of any shapes and types."""
     for x in arrays:

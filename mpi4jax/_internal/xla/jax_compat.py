@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jaxlib
@@ -72,6 +72,23 @@ if TYPE_CHECKING:
         avals_in: Sequence[ShapedArray]
         avals_out: Sequence[ShapedArray]
 
+        @override
+        def replace(self, **changes: Any) -> LoweringContext: ...
+        @override
+        def set_tokens_out(self, tokens_out: mlir.TokenSet | None) -> None: ...
+
+    class TypedPrimitive(Primitive):
+        """A primitive with the types that JAX's methods lack."""
+
+        @override
+        def bind(self, *operands: ArrayLike, **params: object) -> Results: ...
+        @override
+        def def_impl(self, rule: Rule) -> Rule: ...
+        @override
+        def def_abstract_eval(self, rule: Rule) -> Rule: ...
+        @override
+        def def_effectful_abstract_eval(self, rule: Rule) -> Rule: ...
+
     #: A value in a program that is lowered.
     Value: TypeAlias = ir.Value[Any]
     #: A tangent or a cotangent: an array, or JAX's symbolic zero.
@@ -84,7 +101,7 @@ else:
     from jax.ffi import ffi_lowering as ffi_lowering
 
     Literal = essential("jax._src.core:Literal")
-    Primitive = essential("jax._src.core:Primitive")
+    Primitive = TypedPrimitive = essential("jax._src.core:Primitive")
     Token = essential("jax._src.core:Token")
     Effect = essential("jax._src.effects:Effect")
     # Only in annotations.
@@ -100,7 +117,9 @@ Traceback: TypeAlias = Any
 #: An attribute in a lowered program, of whichever subclass of `ir.Attribute`.
 Attribute: TypeAlias = Any
 
-R = TypeVar("R", bound=Callable[..., Results])
+P = ParamSpec("P")
+R = TypeVar("R")
+Rule = TypeVar("Rule", bound=Callable[..., Results])
 
 # Versions, and their bugs.
 
@@ -223,7 +242,7 @@ _vary_alike = optional("jax._src.core:auto_insert_reshard")
 def varying_axes(aval: Aval) -> frozenset[Hashable]:
     """The manual axes of the mesh over which a value of this type varies."""
     if hasattr(aval, "mat"):
-        return aval.mat.varying
+        return frozenset(aval.mat.varying)
     return getattr(aval, "vma", frozenset())  # JAX < 0.11 or so, and tokens
 
 
@@ -233,8 +252,10 @@ def vary(x: jax.Array, axes: Sequence[Hashable]) -> jax.Array:
     if not missing:
         return x
     if hasattr(jax.lax, "pcast"):  # JAX >= 0.9 or so
-        return jax.lax.pcast(x, missing, to="varying")
-    return jax.lax.pvary(x, missing)  # type: ignore[attr-defined]
+        x = jax.lax.pcast(x, missing, to="varying")
+    else:
+        x = jax.lax.pvary(x, missing)  # type: ignore[attr-defined]
+    return x
 
 
 def vary_like(x: jax.Array, other: jax.Array | ShapedArray) -> jax.Array:
@@ -248,7 +269,7 @@ def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
     return varying_axes(jax.typeof(x)).issuperset(axes)
 
 
-class VaryingPrimitive(Primitive):
+class VaryingPrimitive(TypedPrimitive, Generic[R]):
     """A primitive whose results vary over the same axes of a `shard_map` as its operands.
 
     Where these differ, they are made to vary alike, as for JAX's own primitives.
@@ -259,13 +280,14 @@ class VaryingPrimitive(Primitive):
         return ()
 
     @override
-    def bind(self, *operands: ArrayLike, **params: object) -> Results:
+    def bind(self, *operands: ArrayLike, **params: object) -> R:
         if len(operands) > 1 and _vary_alike is not None:
             operands = tuple(_vary_alike(*operands))
-        return super().bind(*operands, **params)
+        results: R = super().bind(*operands, **params)
+        return results
 
     @override
-    def def_abstract_eval(self, rule: R) -> R:
+    def def_abstract_eval(self, rule: Rule) -> Rule:
         def varying_rule(*avals: ShapedArray, **params: object) -> Results:
             return self._vary_like(avals, rule(*avals, **params), params)
 
@@ -273,7 +295,7 @@ class VaryingPrimitive(Primitive):
         return rule
 
     @override
-    def def_effectful_abstract_eval(self, rule: R) -> R:
+    def def_effectful_abstract_eval(self, rule: Rule) -> Rule:
         def varying_rule(*avals: ShapedArray, **params: object) -> tuple[Results, object]:
             results, effects = rule(*avals, **params)
             return self._vary_like(avals, results, params), effects
@@ -310,7 +332,8 @@ def _varying_like(
             changes["manual_axis_type"] = aval.mat.update(varying=axes)
         else:  # JAX < 0.11 or so
             changes["vma"] = axes
-    return aval.update(**changes, weak_type=False)
+    varying: ShapedArray = aval.update(**changes, weak_type=False)
+    return varying
 
 
 #: Whether calls run eagerly, and are not traced.
@@ -368,6 +391,12 @@ def new_equation(
     (call,) = jax.make_jaxpr(jax.jit(function))(*types).jaxpr.eqns
     others = call.outvars[len(results) :]
     return call.replace(invars=[*operands], outvars=[*results, *others]), others
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that is traced once for operands of each type, and leaves no call."""
+    jitted: Callable[P, R] = jax.jit(function, inline=True)
+    return jitted
 
 
 def register_checkpoint_rule(primitive: Primitive, rule: Callable[..., object]) -> None:
@@ -522,7 +551,8 @@ def operand_of_call(result: Value, target: str) -> Value | None:
     call = result.owner
     if isinstance(call, ir.Block) or target_of(call.operation) != target:
         return None
-    return call.operands[0]
+    operand: Value = call.operands[0]
+    return operand
 
 
 def target_of(operation: ir.Operation) -> str:
@@ -587,7 +617,7 @@ def devices_in_use() -> list[jax.Device]:
         return []
     backends = optional("jax._src.xla_bridge:backends")
     if backends is None:
-        return jax.local_devices()
+        return list(jax.local_devices())
     return [device for client in backends().values() for device in client.local_devices()]
 
 

@@ -77,7 +77,8 @@ class Traced(Generic[T]):
 
     def tree(self, leaves: Sequence[jax.Array]) -> T:
         """The result with these leaves."""
-        return jax.tree_util.tree_unflatten(self.structure, leaves)
+        result: T = jax.tree_util.tree_unflatten(self.structure, leaves)
+        return result
 
 
 def evaluate(

@@ -136,7 +136,7 @@ class Case:
 
     @property
     def is_root(self) -> bool:
-        return self.rank == self.root
+        return bool(self.rank == self.root)
 
     @property
     def is_linear(self) -> bool:

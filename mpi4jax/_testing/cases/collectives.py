@@ -100,7 +100,8 @@ class Bcast(Case):
 
     @override
     def result(self, xs: Arrays) -> Array:
-        return xs[self.root]
+        root: int = self.root
+        return xs[root]
 
 
 class Exscan(Case):
@@ -215,4 +216,5 @@ class Scatter(Case):
 
     @override
     def result(self, xs: Arrays) -> Array:
-        return xs[self.root][self.rank]
+        block: Array = xs[self.root][self.rank]
+        return block
