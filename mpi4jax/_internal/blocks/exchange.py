@@ -23,14 +23,13 @@ import jax.numpy as jnp
 
 from mpi4jax._override import override
 
-from ..arguments.types import Array
+from ..arguments.types import Array, Shaped
 from ..operations._computed import where_null
 from ..operations._leaves import LeafOperation
 from ..operations._rules import as_primitive
 from ..operations._transposes import (
     Cotangents,
     Jvp,
-    TransposedOperand,
     inexact_tangents,
     tangents_of,
 )
@@ -199,10 +198,12 @@ class BlockExchange(LeafOperation):
 
     @override
     def transpose(
-        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+        self,
+        cotangents: Sequence[Array],
+        types: Sequence[Shaped],
+        numbers: Sequence[Array],
     ) -> Cotangents:
-        _, others = self.split_operands(operands)
-        return self.transposed().bind(*cotangents, *others)
+        return self.transposed().bind(*cotangents, *numbers)
 
     @override
     def lower(self, ctx: LoweringContext, *operands: Value) -> Sequence[Value]:

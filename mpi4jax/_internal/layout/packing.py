@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,10 +104,6 @@ def result_tree(structure: PyTreeDef, results: Sequence[Array]) -> PyTree:
     return jax.tree_util.tree_unflatten(structure, results)
 
 
-#: The array of a tree in a packed group, None where it has none.
-Packed: TypeAlias = Any
-
-
 class PackedGroup(NamedTuple):
     """The leaves that travel as one array: their indices, and their types."""
 
@@ -117,7 +113,7 @@ class PackedGroup(NamedTuple):
 
 def packed_groups(
     trees: Sequence[Sequence[ArrayLike]], axis: int
-) -> Iterator[tuple[list[Packed], PackedGroup]]:
+) -> Iterator[tuple[list[Array | None], PackedGroup]]:
     """Pack the leaves that travel together, of one tree or of several at the same time.
 
     The groups follow from the sizes and types alone, and so are those of all processes.

@@ -197,11 +197,12 @@ def _start_leaves(
     flights = []
     groups = []
     for packed, group in packed_groups(leaves, axis):
-        if any(array is None for array in packed):
+        arrays = [x for x in packed if x is not None]
+        if len(arrays) < len(packed):
             raise NotImplementedError(
                 f"{call.function} got trees that take different numbers of messages"
             )
-        flights.append(_flight_on(call, [*packed, *numbers]))
+        flights.append(_flight_on(call, [*arrays, *numbers]))
         groups.append(group)
     params = {"groups": tuple(groups), "axis": axis, "result_axis": result_axis}
     unpack = _Step(_unpack, Params(structure=structure, **params))

@@ -68,6 +68,7 @@ from ..operations._transposes import (
     cotangents_of,
     instantiated,
     is_inexact,
+    known,
     tangents_of,
 )
 from ..xla.call_sites import Envelopes
@@ -282,7 +283,7 @@ def split_numbers(flight: Flight, operands: Sequence[X]) -> tuple[Sequence[X], S
 def _known_numbers(flight: Flight, operands: Sequence[Operand]) -> list[Array]:
     """The operand of computed ranks of a call that is transposed by the others."""
     _, numbers = split_numbers(flight, operands)
-    return [x for x in numbers if not isinstance(x, ad.UndefinedPrimal)]
+    return known(numbers)
 
 
 def is_forwarded(flight: Flight) -> list[bool]:

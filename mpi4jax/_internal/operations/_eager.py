@@ -19,7 +19,8 @@ from ..mpi.handles import Communicator, check_not_freed
 from ..xla.call_sites import EagerSites, current_line, mark_eager
 from ..xla.jax_compat import has_mesh, trace_state_clean, without_mesh
 
-#: An operand of a user's call: an array, or a list of the leaves of a tree.
+#: An operand of a user's call: an array, or a list (`type(operand) is list`) of the leaves
+#: of a tree. Each class of calls takes one of the two, or both.
 ArrayOrLeaves: TypeAlias = Any
 #: The function that all eager calls run.
 EagerRun: TypeAlias = "Callable[[EagerCall, Sequence[ArrayOrLeaves]], PyTree]"

@@ -57,9 +57,10 @@ class LinearOperation(Operation):
         tree = Tree("x", x)
         leaf = token.leaf
         results = []
-        for packed, group in packed_groups([tree.arrays(self.name)], 0):
-            leaf = depend(leaf, *packed)
-            *result, leaf = self.bind(*packed, leaf, leaf, *ranks)
+        for (packed,), group in packed_groups([tree.arrays(self.name)], 0):
+            assert packed is not None, "the only tree has all groups"
+            leaf = depend(leaf, packed)
+            *result, leaf = self.bind(packed, leaf, leaf, *ranks)
             results += [(group, x) for x in result]
         leaves = unpack_groups(results, 0, 0)
         return result_tree(tree.structure, leaves), LinearToken(leaf)

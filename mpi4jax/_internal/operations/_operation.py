@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import dtypes
 from ..arguments.dtypes import carrier_aval
-from ..arguments.types import Array, ArrayLike, DType, PyTree
+from ..arguments.types import Array, ArrayLike, DType, PyTree, Shaped
 from ..layout.packing import packed_groups, unpack_groups
 from ..mpi.handles import Communicator
 from ..xla.call_sites import Envelopes
@@ -35,7 +35,6 @@ from ._neighbors import UnwrittenRows
 from ._transposes import (
     Cotangents,
     Jvp,
-    TransposedOperand,
     instantiated,
     transpose_rule,
 )
@@ -167,10 +166,24 @@ class Operation:
         """Raise NotImplementedError if the operation has no transpose."""
 
     def transpose(
-        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+        self,
+        cotangents: Sequence[Array],
+        types: Sequence[Shaped],
+        numbers: Sequence[Array],
     ) -> Cotangents:
-        """Cotangents of the operands, from those of the results."""
-        return transpose_rule(self, cotangents, operands)
+        """Cotangents of the operands, from those of the results.
+
+        Arguments:
+            cotangents: The cotangents of the results.
+            types: The types of the operands that are arrays. In place of the type of an
+                operand without a cotangent, the operand itself may be there.
+            numbers: The other operands (:meth:`split_operands`).
+
+        Returns:
+            The cotangents of the first operands. The others have none.
+
+        """
+        return transpose_rule(self, cotangents, types, numbers)
 
     # What follows from these.
 

@@ -23,7 +23,7 @@ from ._batching import batch_at, batch_one_by_one
 from ._checkpoint import keep_complex_results
 from ._lowering import lower_everywhere
 from ._operation import Operation
-from ._transposes import Jvp, Operand, array_or_aval, cotangents_of, instantiated
+from ._transposes import Jvp, Operand, array_or_aval, cotangents_of, instantiated, known
 
 Declared = TypeVar("Declared", bound=Operation)
 
@@ -92,13 +92,13 @@ def transpose(
     A process whose cotangent is zero has to call MPI nevertheless: others wait for it.
     """
     operation.check_transpose()
+    arrays, numbers = operation.split_operands(operands)
     transposed = operation.transpose(
-        instantiated(cotangents), list(map(array_or_aval, operands))
+        instantiated(cotangents), list(map(array_or_aval, arrays)), known(numbers)
     )
     transposed = [ct if ct is None else operation.vary(ct) for ct in transposed]
-    # The operands of numbers, which are last, have none.
-    numbers = [None] * (len(operands) - len(transposed))
-    return cotangents_of(operands, [*transposed, *numbers])
+    others = [None] * (len(operands) - len(transposed))
+    return cotangents_of(operands, [*transposed, *others])
 
 
 def batch(

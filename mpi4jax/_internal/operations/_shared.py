@@ -32,7 +32,7 @@ import jax
 
 from mpi4jax._override import override
 
-from ..arguments.types import Array
+from ..arguments.types import Array, Shaped
 from ..xla.jax_compat import (
     ShapedArray,
     Tangent,
@@ -46,7 +46,7 @@ from ..xla.jax_compat import (
 )
 from ._batching import batch_at, batch_one_by_one
 from ._operation import Operation
-from ._transposes import Cotangents, TransposedOperand
+from ._transposes import Cotangents
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,14 @@ class SharedOperation(Operation):
 
     @override
     def transpose(
-        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+        self,
+        cotangents: Sequence[Array],
+        types: Sequence[Shaped],
+        numbers: Sequence[Array],
     ) -> Cotangents:
         if not self.shared:
-            return super().transpose(cotangents, operands)
+            return super().transpose(cotangents, types, numbers)
         (cotangent,) = cotangents
-        _, numbers = self.split_operands(operands)
         if self.communicator.axes:
             # JAX transposes this to a sum over the processes, as it does the types.
             return [self.own_cotangent(self.vary(cotangent), *numbers)]

@@ -3,7 +3,7 @@
 As a linear map between the arrays of all processes together, an operation has a transpose,
 through which cotangents go. It is an operation on all processes again, or several of them.
 Each rule here gives, for an operation, the cotangents of its operands from those of its
-results. Operands of numbers, which are last, have none.
+results. Numbers have none.
 
 No module imports this one, so that no operation has to know another one for it.
 """
@@ -17,12 +17,12 @@ from typing import TypeAlias
 import jax.numpy as jnp
 
 from ..arguments.dtypes import SUM
-from ..arguments.types import Array
+from ..arguments.types import Array, Shaped
 from ..xla.dependence import zeros_after
 from ._arguments import ANY_TAG
 from ._computed import choose, where_null
 from ._neighbors import neighbors_in
-from ._transposes import Cotangents, TransposedOperand, transpose_rule
+from ._transposes import Cotangents, transpose_rule
 from .allgather import AllGather
 from .allgatherv import AllGatherV, AllGatherVRows
 from .allreduce import AllReduce
@@ -48,7 +48,7 @@ from .send import LinearSend, Send
 from .sendrecv import SendRecv
 
 Arrays: TypeAlias = Sequence[Array]
-Operands: TypeAlias = Sequence[TransposedOperand]
+Types: TypeAlias = Sequence[Shaped]
 
 
 # Between all processes. A shared result has its cotangent on each process
@@ -56,62 +56,63 @@ Operands: TypeAlias = Sequence[TransposedOperand]
 
 
 @transpose_rule.register(AllGather)
-def _(operation: AllGather, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: AllGather, cotangents: Arrays, *_: object) -> Cotangents:
     return [ReduceScatter(operation.communicator, SUM).apply(*cotangents)]
 
 
 @transpose_rule.register(ReduceScatter)
-def _(operation: ReduceScatter, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: ReduceScatter, cotangents: Arrays, *_: object) -> Cotangents:
     return [AllGather(operation.communicator, shared=False).apply(*cotangents)]
 
 
 @transpose_rule.register(AllGatherV)
-def _(operation: AllGatherV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: AllGatherV, cotangents: Arrays, *_: object) -> Cotangents:
     back = ReduceScatterV(operation.communicator, SUM, operation.counts)
     return [back.apply(*cotangents)]
 
 
 @transpose_rule.register(ReduceScatterV)
-def _(operation: ReduceScatterV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: ReduceScatterV, cotangents: Arrays, *_: object) -> Cotangents:
     back = AllGatherV(operation.communicator, operation.counts, shared=False)
     return [back.apply(*cotangents)]
 
 
 @transpose_rule.register(AllGatherVRows)
-def _(operation: AllGatherVRows, cotangents: Arrays, operands: Operands) -> Cotangents:
-    _, numbers = operation.split_operands(operands)
+def _(
+    operation: AllGatherVRows, cotangents: Arrays, types: Types, numbers: Arrays
+) -> Cotangents:
     total = AllReduce(operation.communicator, SUM, shared=False).apply(*cotangents)
     return [operation.own_cotangent(total, *numbers)]
 
 
 @transpose_rule.register(AllReduce)
 @transpose_rule.register(AllToAll)
-def _(
-    operation: AllReduce | AllToAll, cotangents: Arrays, operands: Operands
-) -> Cotangents:
+def _(operation: AllReduce | AllToAll, cotangents: Arrays, *_: object) -> Cotangents:
     return [operation.apply(*cotangents)]
 
 
 @transpose_rule.register(AllToAllV)
-def _(operation: AllToAllV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: AllToAllV, cotangents: Arrays, *_: object) -> Cotangents:
     counts = (operation.recvcounts, operation.sendcounts)
     return [AllToAllV(operation.communicator, *counts).apply(*cotangents)]
 
 
 @transpose_rule.register(AllToAllVRows)
-def _(operation: AllToAllVRows, cotangents: Arrays, operands: Operands) -> Cotangents:
-    x, sendcounts, recvcounts = operands
+def _(
+    operation: AllToAllVRows, cotangents: Arrays, types: Types, numbers: Arrays
+) -> Cotangents:
+    (x,), (sendcounts, recvcounts) = types, numbers
     back = AllToAllVRows(operation.communicator, capacity=x.shape[0])
     return [back.apply(*cotangents, recvcounts, sendcounts)]
 
 
 @transpose_rule.register(Scan)
-def _(operation: Scan, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: Scan, cotangents: Arrays, *_: object) -> Cotangents:
     return [replace(operation, reverse=not operation.reverse).apply(*cotangents)]
 
 
 @transpose_rule.register(ExScan)
-def _(operation: ExScan, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: ExScan, cotangents: Arrays, *_: object) -> Cotangents:
     (cotangent,) = cotangents
     zeros = jnp.zeros_like(cotangent)
     result = replace(operation, reverse=not operation.reverse).apply(cotangent, zeros)
@@ -124,40 +125,36 @@ def _(operation: ExScan, cotangents: Arrays, operands: Operands) -> Cotangents:
 
 
 @transpose_rule.register(Bcast)
-def _(operation: Bcast, cotangents: Arrays, operands: Operands) -> Cotangents:
-    _, numbers = operation.split_operands(operands)
+def _(operation: Bcast, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
     back = Reduce(operation.communicator, SUM, operation.root)
     total = back.apply(*cotangents, *numbers)
     return [operation.at_root(total, zeros_after(total), numbers)]
 
 
 @transpose_rule.register(Reduce)
-def _(operation: Reduce, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: Reduce, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
     (cotangent,) = cotangents
-    _, numbers = operation.split_operands(operands)
     back = Bcast(operation.communicator, operation.root, shared=False)
     total = back.apply(cotangent, *numbers)
     return [operation.at_root(total, total + cotangent, numbers)]
 
 
 @transpose_rule.register(Gather)
-def _(operation: Gather, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: Gather, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
     (cotangent,) = cotangents
-    _, numbers = operation.split_operands(operands)
     part = Scatter(operation.communicator, operation.root).apply(cotangent, *numbers)
     return [part if operation.has_arrays_of_root else part + cotangent]
 
 
 @transpose_rule.register(Scatter)
-def _(operation: Scatter, cotangents: Arrays, operands: Operands) -> Cotangents:
-    _, numbers = operation.split_operands(operands)
+def _(operation: Scatter, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
     gathered = Gather(operation.communicator, operation.root).apply(*cotangents, *numbers)
     # Where all have the result, that is zero on those other than the root.
     return [gathered if operation.has_arrays_of_root else zeros_after(gathered)]
 
 
 @transpose_rule.register(GatherV)
-def _(operation: GatherV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: GatherV, cotangents: Arrays, *_: object) -> Cotangents:
     (cotangent,) = cotangents
     back = ScatterV(operation.communicator, operation.root, operation.counts)
     part = back.apply(cotangent)
@@ -165,7 +162,7 @@ def _(operation: GatherV, cotangents: Arrays, operands: Operands) -> Cotangents:
 
 
 @transpose_rule.register(ScatterV)
-def _(operation: ScatterV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: ScatterV, cotangents: Arrays, *_: object) -> Cotangents:
     back = GatherV(operation.communicator, operation.root, operation.counts)
     gathered = back.apply(*cotangents)
     return [gathered if operation.is_root else zeros_after(gathered)]
@@ -175,15 +172,17 @@ def _(operation: ScatterV, cotangents: Arrays, operands: Operands) -> Cotangents
 
 
 @transpose_rule.register(NeighborAllGather)
-def _(operation: NeighborAllGather, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: NeighborAllGather, cotangents: Arrays, *_: object) -> Cotangents:
     back = NeighborAllToAll(operation.communicator, backwards=True)
     of_neighbors = back.apply(*cotangents)
     return [jnp.sum(of_neighbors, axis=0, dtype=of_neighbors.dtype)]
 
 
 @transpose_rule.register(NeighborAllGatherV)
-def _(operation: NeighborAllGatherV, cotangents: Arrays, operands: Operands) -> Cotangents:
-    (x,) = operands
+def _(
+    operation: NeighborAllGatherV, cotangents: Arrays, types: Types, numbers: Arrays
+) -> Cotangents:
+    (x,) = types
     _, destinations = neighbors_in(operation.communicator)
     recvcounts = (x.shape[0],) * len(destinations)
     back = NeighborAllToAllV(
@@ -195,12 +194,12 @@ def _(operation: NeighborAllGatherV, cotangents: Arrays, operands: Operands) -> 
 
 
 @transpose_rule.register(NeighborAllToAll)
-def _(operation: NeighborAllToAll, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: NeighborAllToAll, cotangents: Arrays, *_: object) -> Cotangents:
     return [replace(operation, backwards=not operation.backwards).apply(*cotangents)]
 
 
 @transpose_rule.register(NeighborAllToAllV)
-def _(operation: NeighborAllToAllV, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: NeighborAllToAllV, cotangents: Arrays, *_: object) -> Cotangents:
     back = replace(
         operation,
         sendcounts=operation.recvcounts,
@@ -214,10 +213,9 @@ def _(operation: NeighborAllToAllV, cotangents: Arrays, operands: Operands) -> C
 
 
 @transpose_rule.register(SendRecv)
-def _(operation: SendRecv, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(operation: SendRecv, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
     (cotangent,) = cotangents
-    arrays, ranks = operation.split_operands(operands)
-    sendbuf, _, *mark = arrays
+    sendbuf, _, *mark = types
     # It has a tag that only its sender knows.
     back = SendRecv(
         operation.communicator,
@@ -227,15 +225,15 @@ def _(operation: SendRecv, cotangents: Arrays, operands: Operands) -> Cotangents
         recvtag=ANY_TAG,
     )
     zeros = jnp.zeros(sendbuf.shape, sendbuf.dtype)
-    send_cotangent = back.apply(cotangent, zeros, *ranks)
+    send_cotangent = back.apply(cotangent, zeros, *numbers)
     zeros = jnp.zeros_like(cotangent)
-    recv_cotangent = where_null(operation.source, ranks, cotangent, zeros)
+    recv_cotangent = where_null(operation.source, numbers, cotangent, zeros)
     return [send_cotangent, recv_cotangent, *(None for _ in mark)]
 
 
 @transpose_rule.register(Exchange)
-def _(operation: Exchange, cotangents: Arrays, operands: Operands) -> Cotangents:
-    sendbuf, _, numbers = operation.split_leaves(operands)
+def _(operation: Exchange, cotangents: Arrays, types: Types, numbers: Arrays) -> Cotangents:
+    sendbuf = types[: operation.sent.count_leaves()]
     zeros = [jnp.zeros(x.shape, x.dtype) for x in sendbuf]
     back = Exchange(
         operation.communicator, sent=operation.received, received=operation.sent
@@ -252,22 +250,28 @@ def _(operation: Exchange, cotangents: Arrays, operands: Operands) -> Cotangents
 
 
 @transpose_rule.register(LinearSend)
-def _(operation: LinearSend, cotangents: Arrays, operands: Operands) -> Cotangents:
-    x, _, origin, *ranks = operands
+def _(
+    operation: LinearSend, cotangents: Arrays, types: Types, numbers: Arrays
+) -> Cotangents:
+    x, _, origin = types
+    assert isinstance(origin, Array)
     communicator, plain = operation.communicator, operation.plain
     back = LinearRecv(communicator, Recv(communicator, plain.dest, plain.tag))
     zeros = jnp.zeros(x.shape, x.dtype)
-    return [*back.bind_back(zeros, *cotangents, origin, *ranks), None]
+    return [*back.bind_back(zeros, *cotangents, origin, *numbers), None]
 
 
 @transpose_rule.register(LinearRecv)
-def _(operation: LinearRecv, cotangents: Arrays, operands: Operands) -> Cotangents:
+def _(
+    operation: LinearRecv, cotangents: Arrays, types: Types, numbers: Arrays
+) -> Cotangents:
     cotangent, token_cotangent = cotangents
-    x, _, origin, *ranks = operands
+    x, _, origin = types
+    assert isinstance(origin, Array)
     communicator, plain = operation.communicator, operation.plain
     # The tag with which the message came is not known: that of `send` by default.
     tag = 0 if plain.tag == ANY_TAG else plain.tag
     back = LinearSend(communicator, Send(communicator, plain.source, tag))
-    (token,) = back.bind_back(cotangent, token_cotangent, origin, *ranks)
+    (token,) = back.bind_back(cotangent, token_cotangent, origin, *numbers)
     zeros = jnp.zeros(x.shape, x.dtype)
-    return [where_null(plain.source, ranks, cotangent, zeros), token, None]
+    return [where_null(plain.source, numbers, cotangent, zeros), token, None]

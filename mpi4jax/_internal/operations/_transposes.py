@@ -16,20 +16,20 @@ from ..xla.jax_compat import ShapedArray, Tangent, UndefinedPrimal, ad
 Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
 #: An operand of a call that is transposed: JAX's word that it is by this one, or an array.
 Operand: TypeAlias = "Array | UndefinedPrimal"
-#: Such an operand for the method of an operation: the type of what it is transposed by.
-TransposedOperand: TypeAlias = Any
 #: The cotangents of operands. What is an array there has none.
 Cotangents: TypeAlias = "Sequence[Array | None]"
 
 
 @functools.singledispatch
 def transpose_rule(
-    operation: Any, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+    operation: Any,
+    cotangents: Sequence[Array],
+    types: Sequence[Shaped],
+    numbers: Sequence[Array],
 ) -> Cotangents:
-    """Cotangents of an operation's operands, from those of its results.
+    """The rule of :meth:`Operation.transpose` for the class of an operation.
 
-    `_transpose_table.py` has the rules. Operands for which a rule gives no cotangent, the
-    last ones, have none.
+    `_transpose_table.py` has the rules.
     """
     raise NotImplementedError(f"{operation.name} can't be transposed")
 
@@ -39,9 +39,14 @@ def instantiated(tangents: Iterable[Tangent]) -> list[Array]:
     return list(map(ad.instantiate_zeros, tangents))
 
 
-def array_or_aval(operand: Operand) -> TransposedOperand:
+def array_or_aval(operand: Operand) -> Array | ShapedArray:
     """An operand that is an array, or the type of one that a call is transposed by."""
     return operand.aval if isinstance(operand, ad.UndefinedPrimal) else operand
+
+
+def known(operands: Iterable[Operand]) -> list[Array]:
+    """The operands that a call is not transposed by."""
+    return [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
 
 
 def cotangents_of(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mpi4jax._override import override
 
 from ..arguments.dtypes import avals_of, carrier_aval
-from ..arguments.types import Array, DType
+from ..arguments.types import Array, DType, Shaped
 from ..layout.packing import as_words, from_words, word_of
 from ..operations._arguments import bytes_of_a_row, like
 from ..operations._leaves import LeafOperation
@@ -21,7 +21,6 @@ from ..operations._rules import as_primitive
 from ..operations._transposes import (
     Cotangents,
     Jvp,
-    TransposedOperand,
     inexact_tangents,
     tangents_of,
 )
@@ -96,10 +95,13 @@ class LeafRows(LeafOperation):
 
     @override
     def transpose(
-        self, cotangents: Sequence[Array], operands: Sequence[TransposedOperand]
+        self,
+        cotangents: Sequence[Array],
+        types: Sequence[Shaped],
+        numbers: Sequence[Array],
     ) -> Cotangents:
-        *leaves, sendcounts, recvcounts = operands
-        back = LeafRows(self.communicator, capacity=leaves[0].shape[0])
+        sendcounts, recvcounts = numbers
+        back = LeafRows(self.communicator, capacity=types[0].shape[0])
         returned = back.bind(*cotangents, recvcounts, sendcounts)
         return [first_rows(x, sendcounts.sum()) for x in returned]
 

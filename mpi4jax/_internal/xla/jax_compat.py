@@ -18,7 +18,16 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
 import jax
 import jaxlib
@@ -108,14 +117,22 @@ else:
     Aval = Atom = ClosedJaxpr = Equation = Jaxpr = LoweringContext = object
     LoweringRule = Tangent = UndefinedPrimal = Value = Var = Zero = object
 
-#: The result of a primitive: an array, or a list of arrays for several results.
+#: The result of any primitive, or its type: one, or a list if the primitive has several
+#: (`multiple_results`). Where the primitive is known, a `VaryingPrimitive[...]` says which.
 Results: TypeAlias = Any
-#: JAX's settings, which are attributes only at run time.
+#: `jax.config`, whose settings are attributes that it has only at run time.
 Settings: TypeAlias = Any
-#: JAX's record of the place where a value is traced or lowered.
-Traceback: TypeAlias = Any
-#: An attribute in a lowered program, of whichever subclass of `ir.Attribute`.
+#: An attribute in a lowered program, of a subclass of `ir.Attribute` that its name implies:
+#: an array, a dictionary, a number or a text. MLIR's bindings return the base class.
 Attribute: TypeAlias = Any
+
+
+class Traceback(Protocol):
+    """JAX's record of the place where a value is traced or lowered."""
+
+    def raw_frames(self) -> tuple[Sequence[CodeType], Sequence[int]]:
+        """The functions on the stack, and the offset of an instruction in each."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,8 +256,8 @@ def is_ref(aval: Aval) -> bool:
 _vary_alike = optional("jax._src.core:auto_insert_reshard")
 
 
-def varying_axes(aval: Aval) -> frozenset[Hashable]:
-    """The manual axes of the mesh over which a value of this type varies."""
+def varying_axes(aval: Aval | jax.Array) -> frozenset[Hashable]:
+    """The manual axes of the mesh over which a value of this type, or a tracer, varies."""
     if hasattr(aval, "mat"):
         return frozenset(aval.mat.varying)
     return getattr(aval, "vma", frozenset())  # JAX < 0.11 or so, and tokens
@@ -425,7 +442,7 @@ def traceback_of_equation(equation: Equation) -> Iterator[tuple[CodeType, int]]:
 
     Each comes with the offset of the instruction.
     """
-    traceback: Traceback = equation.source_info.traceback
+    traceback: Traceback | None = equation.source_info.traceback
     return zip(*traceback.raw_frames(), strict=True) if traceback else iter(())
 
 
@@ -568,7 +585,7 @@ def operation_of_module(ctx: LoweringContext) -> ir.Operation:
 
 def traceback_of(ctx: LoweringContext) -> Iterator[tuple[CodeType, int]]:
     """The functions that called what is lowered, with the offsets of instructions."""
-    traceback: Traceback = getattr(ctx, "traceback", None)
+    traceback: Traceback | None = getattr(ctx, "traceback", None)
     current = optional("jax._src.source_info_util:current")
     if traceback is None and current is not None:  # JAX < 0.8
         traceback = current().traceback
