@@ -36,8 +36,8 @@ T = TypeVar("T")
 #: A tree whose leaves may be anything. JAX takes every object for a tree, so no narrower
 #: type has all trees.
 PyTree: TypeAlias = Any
-#: An argument of a user's call that is not checked yet, and may be anything. It is passed
-#: on to what checks it, or tested for the attributes that are read.
+#: An argument of a user's call that is not checked yet, and may be anything: the code that
+#: takes it passes it to a check, or tests for the attributes that it reads.
 Unchecked: TypeAlias = Any
 #: The data type of an array.
 DType: TypeAlias = np.dtype[Any]

@@ -42,7 +42,7 @@ from ..operations._transposes import (
     instantiated,
     is_inexact,
 )
-from ..operations.sendrecv import check_batch_of_tangents, mark_of
+from ..operations.sendrecv import SendRecv, check_batch_of_tangents, mark_of
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import (
     LoweringContext,
@@ -89,8 +89,9 @@ class ExchangeFlight(_HashedOnce):
     received: Messages
     send_avals: Avals
     recv_avals: Avals
-    #: Those of the operation (:class:`Operation`).
+    #: Whether only one end of the message is known (:class:`Operation`).
     is_one_sided: bool
+    #: Whether tangents come with a mark of the arrays (:func:`mark_of`).
     marks_tangents: bool
     #: Whether these are tangents, of which the last operand is the arrays' mark.
     is_marked: bool = False
@@ -469,7 +470,7 @@ def flight_of(
             tuple(avals[:first]),
             tuple(avals[first:last]),
             operation.is_one_sided,
-            operation.marks_tangents,
+            marks_tangents=isinstance(operation, SendRecv),
             is_marked=len(avals) > last + operation.is_computed,
         )
     if f"i{operation.name}" in _core.NONBLOCKING:

@@ -27,6 +27,7 @@ from ..forks import at_exit
 from ..layout.packing import PackedGroup, Tree, packed_groups, result_tree, unpack_groups
 from ..operations._calls import Call
 from ..operations._eager import ArrayOrLeaves
+from ..operations._leaves import LeafOperation
 from ..operations._operation import Operation
 from ..xla.call_sites import current_line
 from ..xla.flush import flush
@@ -190,7 +191,7 @@ def _start_leaves(
     """Start an operation for the leaves of a tree for each operand, packed in groups."""
     operation, structure = call.operation, trees[-1].structure
     leaves, numbers = operation.split_operands(operands)
-    if operation.takes_leaves:
+    if isinstance(operation, LeafOperation):
         flight = _flight_on(call, [*itertools.chain(*leaves), *numbers])
         return start([flight], _unflattened(structure))
     axis, result_axis = operation.batch_axes()

@@ -69,9 +69,6 @@ class Operation:
     in_place: ClassVar[bool] = False
     #: Whether the function returns anything.
     has_result: ClassVar[bool] = True
-    #: Whether each leaf of a tree is an operand of the primitive. Else leaves are packed
-    #: into groups, with a call for each.
-    takes_leaves: ClassVar[bool] = False
     #: Whether all processes of the communicator take part. Else two do: the sender of a
     #: message and its receiver.
     is_collective: ClassVar[bool] = True
@@ -79,8 +76,6 @@ class Operation:
     is_one_sided: ClassVar[bool] = False
     #: Whether all processes have the same result.
     is_same_everywhere: ClassVar[bool] = False
-    #: Whether tangents come with a mark of the arrays (`sendrecv.mark_of`).
-    marks_tangents: ClassVar[bool] = False
     #: The fields that only JAX's rules look at, so that programs which differ only in these
     #: are compiled once.
     unlowered: ClassVar[tuple[str, ...]] = ()
@@ -235,14 +230,9 @@ class Operation:
         """An array that differs between processes for JAX, if it was the same on all."""
         return vary(x, self.communicator.axes)
 
-    def with_types_of(self, *operands: Array) -> Operation:
-        """The operation of a program on a mesh, with the derivatives for these operands."""
-        return self
-
     def with_varying(self, operands: Sequence[ArrayLike]) -> tuple[Operation, list[Array]]:
         """The operation and its operands, as a program on a mesh differentiates them."""
-        varying = [self.vary(jnp.asarray(x)) for x in operands]
-        return self.with_types_of(*varying), varying
+        return self, [self.vary(jnp.asarray(x)) for x in operands]
 
     def apply(self, *operands: Array) -> Array:
         """The result of an operation that has one, in whatever is being traced."""
@@ -258,14 +248,6 @@ class Operation:
         """The result of a call, from what its primitive gives and from the operands."""
         return result
 
-    def apply_packed(self, *operands: Array | None) -> Array | None:
-        """Call MPI for a packed group of leaves for each operand.
-
-        A group is None where the tree of another operand has more groups.
-        """
-        result: Array | None = self.call_in_program(*operands)
-        return result
-
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
         """Call MPI for a list of leaves in place of each operand that is an array.
 
@@ -277,13 +259,17 @@ class Operation:
         axis, result_axis = self.batch_axes()
         results = []
         for packed, group in packed_groups(trees, axis):
-            result = self.apply_packed(*packed, *numbers)
+            result: Array | None = self.call_in_program(*packed, *numbers)
             if result is not None and group.indices:
                 results.append((group, result))
         return unpack_groups(results, axis, result_axis)
 
     def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
-        """The result of a user's call. The operands are arrays, or lists of leaves."""
+        """The result of a user's call. The operands are arrays, or lists of leaves.
+
+        In place of a packed group of leaves, one is None where the tree of another operand
+        has more groups.
+        """
         if operands and type(operands[0]) is list:
             return self.apply_to_leaves(*operands)
         results = self.primitive.bind(*operands, operation=self)

@@ -32,7 +32,7 @@ import jax
 
 from mpi4jax._override import override
 
-from ..arguments.types import Array, Shaped
+from ..arguments.types import Array, ArrayLike, Shaped
 from ..xla.jax_compat import (
     ShapedArray,
     Tangent,
@@ -65,11 +65,14 @@ class SharedOperation(Operation):
         raise NotImplementedError
 
     @override
-    def with_types_of(self, *operands: Array) -> SharedOperation:
+    def with_varying(
+        self, operands: Sequence[ArrayLike]
+    ) -> tuple[SharedOperation, list[Array]]:
         # In a program on a mesh, JAX either knows that the result is one value, or takes
         # the values of all processes for different ones.
-        is_typed = has_types_of_axes(operands[0], self.communicator.axes)
-        return replace(self, shared=is_typed)
+        _, varying = super().with_varying(operands)
+        is_typed = has_types_of_axes(varying[0], self.communicator.axes)
+        return replace(self, shared=is_typed), varying
 
     @override
     def transpose(

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import jax.numpy as jnp
-
 from mpi4jax._override import override
 
 from ..arguments.types import Array, Comm, RankTree, T
@@ -19,7 +17,7 @@ from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source
 from ._calls import Call
 from ._computed import operand_of
-from ._eager import ArrayOrLeaves, evaluate
+from ._leaves import LeafOperation
 from ._lowering import call_in_program
 from ._messages import (
     RECEIVING,
@@ -31,7 +29,6 @@ from ._messages import (
     pack_messages,
     unpack_messages,
 )
-from ._operation import Operation
 from ._rules import as_primitive
 from ._transposes import (
     Jvp,
@@ -45,7 +42,7 @@ X = TypeVar("X")
 
 @as_primitive
 @dataclass(frozen=True)
-class Exchange(Operation):
+class Exchange(LeafOperation):
     """The operands are the leaves that are sent, and then the leaves of `recvbuf`.
 
     Where the program computes ranks, these are one more operand, the last one.
@@ -60,7 +57,6 @@ class Exchange(Operation):
     name = "exchange"
     operands = ("sendbuf", "recvbuf")
     is_collective = False
-    takes_leaves = True
 
     @override
     def ranks(self) -> Sequence[int]:
@@ -70,6 +66,7 @@ class Exchange(Operation):
     def messages(self) -> tuple[Messages, Messages]:
         return self.sent, self.received
 
+    @override
     def split_leaves(
         self, operands: Sequence[X]
     ) -> tuple[Sequence[X], Sequence[X], Sequence[X]]:
@@ -77,21 +74,6 @@ class Exchange(Operation):
         leaves, numbers = self.split_operands(operands)
         count = self.sent.count_leaves()
         return leaves[:count], leaves[count:], numbers
-
-    @override
-    def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        sendbuf, recvbuf, *numbers = operands
-        return self.bind(*map(jnp.asarray, sendbuf), *map(jnp.asarray, recvbuf), *numbers)
-
-    @override
-    def evaluate(self, *operands: Array) -> list[Array]:
-        sendbuf, recvbuf, numbers = self.split_leaves(operands)
-        return evaluate(self, [list(sendbuf), list(recvbuf), *numbers]) or []
-
-    @override
-    def check_avals(self, function: str, *avals: ShapedArray) -> None:
-        for aval in avals:
-            self.check_dtype(function, "sendbuf or recvbuf", aval.dtype)
 
     @override
     def result_avals(self, *avals: ShapedArray) -> list[ShapedArray]:

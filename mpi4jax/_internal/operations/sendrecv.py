@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from mpi4jax._override import override
 
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Rank, Status, T
+from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
 from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
 from ..xla.dependence import depend
@@ -28,6 +28,7 @@ from ._arguments import (
 )
 from ._calls import Call, ReceivingOperation, run_with_status
 from ._computed import split_computed
+from ._eager import ArrayOrLeaves
 from ._messages import Messages
 from ._rules import as_primitive
 from ._transposes import Jvp, instantiated
@@ -44,7 +45,6 @@ class SendRecv(ReceivingOperation):
     name = "sendrecv"
     operands: ClassVar[tuple[str, ...]] = ("sendbuf", "recvbuf")
     is_collective = False
-    marks_tangents = True
 
     @override
     def ranks(self) -> Sequence[int]:
@@ -73,16 +73,16 @@ class SendRecv(ReceivingOperation):
         return 1 if self.source == PROC_NULL else None
 
     @override
-    def apply_packed(self, *operands: Array | None) -> Array:
-        # A tree that has fewer groups than the other one sends none, or receives none.
+    def call_in_program(self, *operands: ArrayOrLeaves) -> PyTree:
         sendbuf, recvbuf, *ranks = operands
-        operation = self
+        if sendbuf is not None and recvbuf is not None:
+            return super().call_in_program(*operands)
+        # A tree that has fewer groups than the other one sends none, or receives none.
         if sendbuf is None:
             sendbuf, operation = jnp.zeros(0), replace(self, dest=PROC_NULL)
-        if recvbuf is None:
+        else:
             recvbuf, operation = jnp.zeros(0), replace(self, source=PROC_NULL)
-        numbers = [x for x in ranks if x is not None and operation.is_computed]
-        return operation.apply(sendbuf, recvbuf, *numbers)
+        return operation.apply(sendbuf, recvbuf, *(ranks if operation.is_computed else ()))
 
     @override
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
