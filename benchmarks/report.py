@@ -677,8 +677,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         axes,
     ),
     "Ghosts of unstructured meshes": (
-        "Time of a step of a loop: float64 fields of so many points for each rank, with "
-        "ghosts for each neighbor, filled, or added to their owners",
+        "Time of a step of a loop, by the number of points of a float64 field on each rank: "
+        "ghosts for each neighbor are filled, or added to their owners",
         unstructured,
     ),
     "Redistribution": (
@@ -696,12 +696,12 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         transforms_of_sharded_arrays,
     ),
     "Inner products": (
-        "Time of `linalg.vdot` of a loop, for so many elements of each rank",
+        "Time of `linalg.vdot` in a loop, by the number of elements on each rank",
         inner_products,
     ),
     "Conjugate gradients": (
         "Time of an iteration of `linalg.cg`, and of the method with two allreduces by "
-        "hand, for so many cells of each rank",
+        "hand, by the number of cells on each rank",
         conjugate_gradients,
     ),
     "Huge pages": ("Time of one operation on 16 MiB in a `fori_loop`", huge_pages),

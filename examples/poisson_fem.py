@@ -57,7 +57,7 @@ class Mesh(NamedTuple):
 
 
 def plate(count):
-    """A mesh of the unit square with about so many nodes."""
+    """A mesh of the unit square with about `count` nodes."""
     side = np.linspace(0, 1, round(count**0.5))
     edge = [(x, y) for x in side for y in side if {x, y} & {0, 1}]
     # Points that look random, but leave no large holes.

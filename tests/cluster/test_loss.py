@@ -37,7 +37,7 @@ class Program:
         self.stderr.extend(self.process.stderr)
 
     def code_after(self, seconds):
-        """The exit code, or None if it still runs after so many seconds."""
+        """The exit code, or None if the process still runs after some seconds."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:

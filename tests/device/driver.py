@@ -194,7 +194,7 @@ class DeviceArray:
         return part
 
     def write_later(self, array: np.ndarray, stream: Stream, delay: int) -> None:
-        """Have the stream write this array, after so many microseconds."""
+        """Have the stream write this array, after a delay in microseconds."""
         assert array.nbytes == self.nbytes
         assert array.flags.c_contiguous
         _library.stand_in_write_later(

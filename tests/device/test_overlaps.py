@@ -42,7 +42,7 @@ def has_both_arrays(call):
 
 
 def with_overlap(call, c, stream, shift):
-    """The result of a call, that begins so many elements behind the operand."""
+    """The result of a call, which begins `shift` elements behind the operand."""
     result_size = int(np.prod(call.result, dtype=int))
     both = driver.DeviceArray(call.dtype, (call.operand.size + result_size + abs(shift),))
     operand = both.part(call.operand.shape, max(-shift, 0))

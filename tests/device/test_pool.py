@@ -26,7 +26,7 @@ BLOCK = 64 << 10
 
 
 def allreduce(nbytes):
-    """A call on this rank alone, which has two arrays of so many bytes."""
+    """A call on this rank alone, with two arrays of `nbytes` bytes."""
     (call,) = calls("allreduce", alone(), "int8", nbytes)
     return call
 

@@ -1,4 +1,4 @@
-"""Counts in device memory, and rows of which only so many move."""
+"""Counts in device memory, and rows of which only the counted ones move."""
 
 import driver
 import frames

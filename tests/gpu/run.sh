@@ -62,7 +62,7 @@ skip() { # NAME REASON
     note "$1" skipped "$2"
 }
 
-# Runs a command for so many seconds at most. It passes if it exits with 0, and if its output has
+# Runs a command for SECONDS at most. It passes if it exits with 0, and if its output has
 # a closing line of pytest's, or another one, as often as it should.
 part() { # NAME SECONDS TIMES LINE COMMAND...
     local name=$1 seconds=$2 times=$3 line=$4 start=$SECONDS code=0 found text

@@ -171,7 +171,7 @@ def runs(request):
 
 
 def can_run(name, form=None):
-    """Whether the MPI is one for so many ranks on few cores."""
+    """Whether this MPI can run the ranks of a hang on few cores."""
     return HANGS[name].ranks * forms.FORMS.get(form, 1) <= 4 or is_mpich()
 
 

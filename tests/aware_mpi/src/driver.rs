@@ -88,7 +88,7 @@ pub fn read(address: usize, bytes: usize) -> Vec<u8> {
     let mut data = vec![0; bytes];
     type Read = unsafe extern "C" fn(*mut c_void, usize, usize);
     if let Some(read) = function::<Read>(c"stand_in_read") {
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: there is room for `bytes` bytes.
         unsafe { read(data.as_mut_ptr().cast(), address, bytes) };
     }
     COPIES.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +99,7 @@ pub fn read(address: usize, bytes: usize) -> Vec<u8> {
 pub fn write(address: usize, data: &[u8]) {
     type Write = unsafe extern "C" fn(usize, *const c_void, usize);
     if let Some(write) = function::<Write>(c"stand_in_write") {
-        // SAFETY: so many bytes are there.
+        // SAFETY: `data` has `data.len()` bytes.
         unsafe { write(address, data.as_ptr().cast(), data.len()) };
     }
     COPIES.fetch_add(1, Ordering::Relaxed);

@@ -155,7 +155,7 @@ pub fn give_text(to: *mut c_char, length: c_int, text: &str) -> Outcome {
     if to.is_null() || room <= text.len() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the caller has room for so many bytes, which are more than the text has.
+    // SAFETY: the caller has room for more bytes than the text has.
     unsafe {
         text.as_ptr().copy_to_nonoverlapping(to.cast(), text.len());
         to.add(text.len()).write(0);

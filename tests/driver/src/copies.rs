@@ -43,14 +43,14 @@ pub fn copy_pageable(
 
 pub fn copy_up_at_once(to: usize, from: *const c_void, bytes: usize) -> Outcome {
     let to = span(&mut lock(), to, bytes)?;
-    // SAFETY: the caller gives so many bytes to read.
+    // SAFETY: the caller gives `bytes` bytes to read.
     unsafe { to.write(from.cast()) };
     Ok(())
 }
 
 pub fn copy_down_at_once(to: *mut c_void, from: usize, bytes: usize) -> Outcome {
     let from = span(&mut lock(), from, bytes)?;
-    // SAFETY: the caller gives so many bytes to write.
+    // SAFETY: the caller gives `bytes` bytes to write.
     unsafe { from.read(to.cast()) };
     Ok(())
 }

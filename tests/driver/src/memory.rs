@@ -15,7 +15,7 @@ use crate::stream::{Command, HostAccess, stream};
 
 const NEW_DEVICE_MEMORY: u8 = 0xCD;
 const NEW_HOST_MEMORY: u8 = 0xAB;
-/// Kernels may read so many bytes at once, and the last of them from behind an array.
+/// Largest number of bytes that a kernel reads at once. It may read the last ones behind an array.
 const LONGEST_LOAD: usize = 16;
 /// Fills page-locked memory from the time a copy to it is queued until it arrives.
 const NOT_ARRIVED: u8 = 0xEF;

@@ -88,7 +88,7 @@ fn bytes(host: *mut c_void, length: usize) -> Vec<u8> {
 
 fn device_bytes(device: usize, length: usize) -> Vec<u8> {
     let mut data = vec![0; length];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: there is room for `length` bytes.
     unsafe { stand_in_read(data.as_mut_ptr().cast(), device, length) };
     data
 }
@@ -99,7 +99,7 @@ fn write(device: usize, data: &[u8]) {
 }
 
 fn write_later(device: usize, data: &[u8], stream: *mut c_void, delay: u64) {
-    // SAFETY: there are so many bytes, of which a copy is made.
+    // SAFETY: `data` has `data.len()` bytes, of which a copy is made.
     unsafe { stand_in_write_later(device, data.as_ptr().cast(), data.len(), stream, delay) }
 }
 

@@ -47,7 +47,7 @@ def assert_equal(actual, expected):
 @compiled
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
 def test_arrays_of_any_types_are_one_message(transform, count):
-    # Every combination of so many types, or all.
+    # Every combination of `count` types, or a sample of them.
     names = list(of_all_types(0))
     chosen = list(itertools.combinations(names, count))[:: 1 if count < 3 else 40]
 

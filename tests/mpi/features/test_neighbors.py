@@ -122,7 +122,7 @@ EDGE = 7.5
 
 
 class Expected:
-    """A call of each operation, and what it has to give, with rows of so many numbers."""
+    """A call of each operation and its expected result, with rows of `width` numbers."""
 
     def __init__(self, comm, width=3):
         self.comm, self.width = comm, width

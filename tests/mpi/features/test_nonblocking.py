@@ -226,7 +226,7 @@ def test_a_loop_waits_for_what_the_turn_before_has_started():
         last, ys = pipelined(x)
         return last * (RANK + 1) + ys.sum() * 0
 
-    # What this process has sent has come to another one after so many turns.
+    # After 8 turns, the array of this process has come to another one.
     assert jax.grad(loss)(jnp.float64(RANK)) == (RANK + 8) % SIZE + 1
 
 

@@ -87,7 +87,9 @@ def arrays_of(case):
 
 
 def calls_with(case, messages):
-    """The calls with a tree of so many messages. Counts are exchanged once."""
+    """The number of calls of each MPI function with a tree of some number of messages.
+
+    Counts are exchanged once."""
     is_ragged = case.variant == "capacity"
     return Counter(
         {

@@ -86,7 +86,7 @@ def test_data_types_of_large_counts_do_not_pile_up(rank, size):
 
     _core.set_count_limit(2, False)
     try:
-        # After so many steps, the array is back where it came from.
+        # After an even number of steps, the array is back where it came from.
         x = call(call(jnp.arange(5.0) + rank)).block_until_ready()
         before = resident_bytes()
         x = call(x).block_until_ready()

@@ -44,7 +44,7 @@ def overlapped(x):
 
 
 def of_tree(x):
-    """So many leaves that the core puts them together."""
+    """A sum of more leaves than XLA concatenates, which the core packs."""
     return sum(mpi.tree.allreduce([n * x for n in range(6)], MPI.SUM))
 
 

@@ -474,12 +474,12 @@ fn extended(value: u64, of: Type) -> u64 {
 
 fn read(pointer: *const u8, bytes: usize) -> u64 {
     let mut value = [0; 8];
-    // SAFETY: the pointer has so many bytes, at most 8.
+    // SAFETY: the pointer has `bytes` bytes, at most 8.
     unsafe { pointer.copy_to_nonoverlapping(value.as_mut_ptr(), bytes) };
     u64::from_le_bytes(value)
 }
 
 fn write(pointer: *mut u8, bytes: usize, value: u64) {
-    // SAFETY: the pointer has so many bytes, at most 8.
+    // SAFETY: the pointer has `bytes` bytes, at most 8.
     unsafe { pointer.copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }
