@@ -677,8 +677,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         axes,
     ),
     "Ghosts of unstructured meshes": (
-        "Time of a step of a loop, by the number of points of a float64 field on each rank: "
-        "ghosts for each neighbor are filled, or added to their owners",
+        "Time of a step of a loop, by the number of points of a float64 field on each "
+        "rank: ghosts for each neighbor are filled, or added to their owners",
         unstructured,
     ),
     "Redistribution": (

@@ -28,7 +28,7 @@ def part_of(members, part):
 
 
 def seeds(count):
-    """The seeds of random tests: `count` of them, or the range in `TEST_SEEDS` (100:600)."""
+    """The seeds of random tests: `count`, or the range in `TEST_SEEDS`, as in 100:600."""
     return range(*map(int, os.environ.get("TEST_SEEDS", f"0:{count}").split(":")))
 
 

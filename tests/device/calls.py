@@ -143,7 +143,7 @@ def small_numbers(dtype: Any, rank: int, *shape: int) -> np.ndarray:
 
 
 def calls(name: str, c: Communicator, dtype: Any, count: int) -> list[Call]:
-    """The calls of an operation that this rank makes, with arrays or rows of `count` elements.
+    """The calls of an operation that this rank makes, with `count` elements or rows.
 
     All ranks make theirs, in this order.
     """

@@ -63,7 +63,7 @@ def _with_batch(avals: Sequence[ShapedArray], axis: int, size: int) -> Avals:
 
 @dataclasses.dataclass(frozen=True)
 class _HashedOnce:
-    """Hashes a frozen dataclass by its fields, once: each eager call looks it up."""
+    """Base of frozen dataclasses that compute their hash once: each eager call needs it."""
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -76,11 +76,11 @@ class _HashedOnce:
 
 @dataclasses.dataclass(frozen=True)
 class ExchangeFlight(_HashedOnce):
-    """Any number of messages (MPI-4.1 §3.7), and nothing that their blocking form refuses.
+    """Any number of messages (MPI-4.1 §3.7), with what the blocking form allows.
 
-    The operands are what is sent, and then what stands for what is received: nobody reads
-    that, but it is differentiated and mapped over, as that of the blocking operation is.
-    A cotangent has none of the latter.
+    The operands are the arrays to send, and then arrays like the received ones. The latter
+    are not read, but differentiated and mapped over, as in the blocking operation.
+    Cotangents have none of them.
     """
 
     communicator: Communicator
@@ -201,7 +201,7 @@ class ExchangeFlight(_HashedOnce):
             refuse_derivative(self.function)
         sent, received = self.sent, self.received
         if len(sent.ranks) == len(received.ranks) == 1 and received.tags == (ANY_TAG,):
-            # As sendrecv does: which tag it comes with, its sender alone knows.
+            # As in sendrecv: only the sender knows the tag.
             sent, received = (
                 sent._replace(tags=(ANY_TAG,)),
                 received._replace(tags=sent.tags),
@@ -223,14 +223,14 @@ class ExchangeFlight(_HashedOnce):
     def pull(
         self, cotangents: Sequence[Array], operands: Sequence[Operand]
     ) -> Sequence[Array | None]:
-        # What stands for what is received has no part in it: wait takes what is forwarded.
+        # Arrays like the received ones get zeros: wait takes the forwarded operands.
         avals = map(array_or_aval, operands[len(cotangents) :])
         return [*cotangents, *(jnp.zeros(x.shape, x.dtype) for x in avals)]
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveFlight(_HashedOnce):
-    """A collective operation (MPI-4.1 §6.12): all else follows from its declaration."""
+    """A collective operation (MPI-4.1 §6.12), described by its declaration alone."""
 
     operation: Operation
     operands: Avals
@@ -447,7 +447,7 @@ class HeldFlight(_HashedOnce):
 def flight_of(
     operation: Operation, avals: Sequence[ShapedArray], function: str
 ) -> Flight | None:
-    """The flight of an operation that is started, or None if it has no nonblocking form.
+    """The flight of an operation, or None if it has no nonblocking form.
 
     Arguments:
         operation: The operation.

@@ -143,11 +143,11 @@ class _Split(Traced[T]):
         self._started: list[_Started] = []
 
     def takes(self, array: Array) -> bool:
-        """Whether it takes an array from outside."""
+        """Whether the function takes an array from outside."""
         return any(x is array for x in self.consts)
 
     def replace(self, old: Array, new: Array) -> None:
-        """Take another array from outside in place of one, from now on."""
+        """Replace an array from outside by another one, from now on."""
         pairs = zip(self.jaxpr.constvars, self.consts, strict=True)
         replaced = [variable for variable, value in pairs if value is old]
         self._env.update(dict.fromkeys(replaced, new))
@@ -221,7 +221,7 @@ def _started(communicate: Callable[[], T]) -> _Split[T]:
 
 
 def _flight_of(operation: object, avals: Sequence[ShapedArray]) -> Flight | None:
-    """The flight of an equation's operation, or None if that can't be started."""
+    """The flight of an equation's operation, or None if it has no nonblocking form."""
     if not isinstance(operation, Operation):
         return None
     return flight_of(operation, avals_of(avals), operation.name)

@@ -160,7 +160,7 @@ def start_call(call: Call[PyTree]) -> Request[Any]:
 def _complete(
     results: Sequence[Sequence[Array]], *groups: Sequence[Array], operation: Operation
 ) -> list[list[Array]]:
-    """The results, as :meth:`Operation.complete` makes them from those of primitives."""
+    """The results that :meth:`Operation.complete` makes of the primitives' results."""
     pairs = zip(results, groups, strict=True)
     return [[operation.complete(x, *operands) for x in each] for each, operands in pairs]
 
@@ -226,7 +226,7 @@ def _unpack(
 
 @functools.cache
 def _unflattened(structure: PyTreeDef) -> _Step:
-    """Makes a tree of the results of one operation, or None where it has none."""
+    """The step that makes a tree of an operation's results, or None without results."""
     return _Step(_unflatten, Params(structure=structure))
 
 
@@ -236,7 +236,7 @@ def _unflatten(results: Sequence[Sequence[Array]], *, structure: PyTreeDef) -> P
 
 
 def set_line(ticket: Array, line: str) -> None:
-    """Say from which line an eager call has given a ticket."""
+    """Tell the core the line of the eager call that has returned a ticket."""
     # Without a program of JAX's that takes the first element.
     _core.set_flight_line(int(np.asarray(ticket)[0]), line)
 
@@ -265,9 +265,9 @@ def prepare() -> None:
     at_exit(_finish)
 
 
-#: The seconds that requests which were not waited for have at the end of a program.
+#: The number of seconds for which the end of a program waits for unfinished requests.
 _PATIENCE = 0.5
-#: The number of lines in the report about them.
+#: The number of lines in the report about requests that were never waited for.
 _MAX_LINES = 20
 
 

@@ -46,7 +46,7 @@ def root_rank(function: str, root: object, communicator: Communicator) -> int | 
 
 
 def known_root(function: str, root: object, communicator: Communicator) -> int:
-    """The rank of the root where arrays depend on it, so that it has to be known."""
+    """The rank of the root, for operations whose shapes depend on it: a known integer."""
     last = communicator.size - 1
     return _up_to(function, "root", root, last, _RANK, {})
 
@@ -156,7 +156,7 @@ def check_first_axis(function: str, x: PyTree, communicator: Communicator) -> No
 def row_counts(
     function: str, argument: str, counts: object, size: int, members: str = "processes"
 ) -> tuple[int, ...]:
-    """Row counts: how many rows each member of the communicator sends or receives."""
+    """Row counts: the number of rows that each process sends or receives."""
     if not isinstance(counts, (Sequence, np.ndarray)) or isinstance(counts, str):
         reject(function, argument, "a sequence of integers", counts)
     counts = tuple(integer(function, argument, count) for count in counts)
@@ -169,7 +169,7 @@ def row_counts(
 
 
 def needs_capacity(function: str, argument: str, counts: object) -> None:
-    """Raise TypeError for counts of which only the running program knows the values."""
+    """Raise TypeError for counts that the program computes, which need a capacity."""
     if isinstance(counts, jax.Array):
         raise TypeError(
             f"{function} got a JAX array for argument `{argument}`, expected a sequence of "
@@ -254,7 +254,7 @@ def _padding(
 
 
 def kind_of(dtype: DType) -> int:
-    """The kind of a type's numbers: one of a larger kind can't be held by the type."""
+    """The kind of a type's numbers. The type can't hold numbers of a larger kind."""
     kinds = (n for n, kind in enumerate(KINDS) if jnp.issubdtype(dtype, kind))
     return next(kinds, len(KINDS))
 
@@ -262,7 +262,7 @@ def kind_of(dtype: DType) -> int:
 def fill_leaves(
     fill: Callable[[Array, Array], Array], result: PyTree, padding: Sequence[Array | None]
 ) -> PyTree:
-    """A result, filled by a function of an array and its padding where this is not None."""
+    """The result, with a function of array and padding applied where there is padding."""
     if all(value is None for value in padding):
         return result
     leaves, structure = jax.tree_util.tree_flatten(result)
@@ -284,7 +284,7 @@ def refuse_derivative(function: str) -> NoReturn:
 
 
 def refuse_unknown_source(call: str, origin: str = "the source") -> NoReturn:
-    """Raise the error of a receive that can't be transposed, as its source is not known."""
+    """Raise the error of a receive that has no transpose, as its source is unknown."""
     raise NotImplementedError(
         f"{call} can't be differentiated in reverse mode: the gradient has to be sent back "
         f"to {origin}. Name it"

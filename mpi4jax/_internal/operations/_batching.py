@@ -1,9 +1,8 @@
-"""A batch of an operation's operands travels in one message.
+"""Batches of an operation's operands, which travel in one message.
 
 An operation moves blocks of memory between processes, and reduces them element by element.
-So the operation on a batch is the operation on larger blocks: all that has to be known is
-where in the buffers the batch must stand for each block to contain its part of it
-(:meth:`Operation.batch_axes`).
+So the operation on a batch is the operation on larger blocks. The batch only has to be at
+the axis at which each block contains its part of the batch (:meth:`Operation.batch_axes`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def batch_at(
     batch_axes: Sequence[int | None],
     size: int | None = None,
 ) -> list[Array]:
-    """Arrays with their batch at `axis`: moved there, or made where one has none."""
+    """Arrays with their batch at `axis`. An array without a batch is broadcast."""
     if size is None:
         size = batch_size(arrays, batch_axes)
 

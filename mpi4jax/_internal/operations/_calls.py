@@ -86,7 +86,7 @@ class Call(Generic[R_co]):
         """Make the call with the leaves of trees, and name the leaf that can't be sent.
 
         `make` gets the trees, and the operands with a list of leaves in place of each tree.
-        Numbers of rows are those of all leaves.
+        All leaves have the same row counts.
         """
         operation, operands = self.operation, self.operands
         arrays, numbers = operation.split_operands(operands)
@@ -137,7 +137,7 @@ class Call(Generic[R_co]):
 class ReceivingOperation(Operation):
     """An operation that receives one message."""
 
-    #: Number of the status that MPI fills when the message has arrived.
+    #: Number of the status that MPI fills when the message arrives.
     status_number: int = field(default=handles.NO_STATUS, kw_only=True)
 
 

@@ -28,7 +28,7 @@ def is_computed(rank: int) -> bool:
 
 
 def parameter_of(rank: int | Array, computed: list[Array]) -> int:
-    """A rank as a parameter. One that the program computes is added to the list."""
+    """A rank as a parameter. A rank that the program computes is added to the list."""
     if isinstance(rank, int):
         return rank
     computed.append(rank)
@@ -43,14 +43,14 @@ def operand_of(computed: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def split_computed(*ranks: int | Array) -> tuple[tuple[int, ...], tuple[Array, ...]]:
-    """Ranks as parameters, and the operand with those that the program computes, if any."""
+    """Ranks as parameters, and the operand of ranks that the program computes, if any."""
     computed: list[Array] = []
     parameters = tuple([parameter_of(rank, computed) for rank in ranks])
     return parameters, operand_of(computed)
 
 
 def rank_in(rank: int, numbers: Sequence[Array]) -> int | Array:
-    """A rank that is a parameter, or the one that it stands for in the last operand."""
+    """The rank that a parameter is, or that it stands for in the last operand."""
     return numbers[-1][rank - FIRST_COMPUTED] if is_computed(rank) else rank
 
 

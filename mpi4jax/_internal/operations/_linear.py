@@ -53,7 +53,7 @@ class LinearOperation(Operation):
     def call(
         self, token: LinearToken, x: PyTree, *ranks: Array
     ) -> tuple[PyTree, LinearToken]:
-        """Call MPI for a user. Gives the result, or None, and the token that follows."""
+        """Call MPI for a user. Returns the result, or None, and the next token."""
         tree = Tree("x", x)
         leaf = token.leaf
         results = []

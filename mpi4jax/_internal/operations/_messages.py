@@ -46,7 +46,7 @@ class Messages(NamedTuple):
         return sum(self.leaf_counts)
 
     def split(self, leaves: Sequence[X]) -> list[Sequence[X]]:
-        """The leaves of each message, from those of all."""
+        """The leaves of each message, from the leaves of all messages."""
         ends = itertools.accumulate(self.leaf_counts)
         pairs = zip(self.leaf_counts, ends, strict=True)
         return [leaves[end - count : end] for count, end in pairs]
@@ -57,7 +57,7 @@ class Messages(NamedTuple):
         return tuple(map(Envelope, self.ranks, self.tags, sizes))
 
     def select(self, is_selected: Sequence[bool]) -> Messages:
-        """The messages with the selected leaves only, without those that have none left."""
+        """The messages with only the selected leaves. Messages without any are left out."""
         leaf_counts = tuple(map(sum, self.split(is_selected)))
         rows = zip(self.ranks, self.tags, leaf_counts, strict=True)
         remaining = [row for row in rows if row[2]]
@@ -81,7 +81,7 @@ NO_MESSAGES = Messages((), (), ())
 def message_attributes(
     communicator: Communicator, sent: Messages, received: Messages
 ) -> Attributes:
-    """The envelopes of all messages in the form in which the handler gets them."""
+    """The envelopes of all messages as attributes of the handler's call."""
 
     def transferred(values: Sequence[int], messages: Messages) -> Any:
         selected = itertools.compress(values, messages.are_transferred())
@@ -97,7 +97,7 @@ def message_attributes(
 
 
 def message_avals(messages: Messages, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
-    """The types of the messages' arrays, from those of all leaves."""
+    """The types of the messages' arrays, from the types of all leaves."""
     parts = messages.split(list(map(carrier_aval, avals)))
     return list(map(_packed_aval, itertools.compress(parts, messages.are_transferred())))
 
@@ -171,7 +171,7 @@ def _keep_where_null(
 
 
 def _packed_aval(avals: Sequence[ShapedArray]) -> ShapedArray:
-    """The type of the array that arrays of these types are packed into."""
+    """The type of the array into which arrays of these types are packed."""
     if len(avals) == 1:
         return avals[0]
     word = word_of([aval.dtype for aval in avals])
@@ -199,7 +199,7 @@ def _unpack_as(avals: Sequence[ShapedArray]) -> Callable[[Array], list[Array]]:
 
 
 class Side(NamedTuple):
-    """The arguments with the ranks and tags of one direction, and the check of each."""
+    """Names of the arguments for the ranks and tags of one direction, and their checks."""
 
     ranks: str
     tags: str

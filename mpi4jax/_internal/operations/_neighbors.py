@@ -1,4 +1,4 @@
-"""Operations between neighbors: who these are, and the blocks that no process sends."""
+"""Neighbors of a process, and the blocks of results that no neighbor sends."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Env
 
 
 class UnwrittenRows(Protocol):
-    """The rows of a result that no process sends, as the grid of processes ends there."""
+    """Rows of a result that no process sends, as the grid of processes ends there."""
 
     def fill(self, array: Array, value: ArrayLike) -> Array:
         """An array with a value in these rows."""
@@ -79,7 +79,7 @@ class UnwrittenRows(Protocol):
 
 @dataclass(frozen=True)
 class KnownRows(UnwrittenRows):
-    """Those of this process, each part a first row and a number of rows."""
+    """Unwritten rows of this process: the first row and the number of rows of each part."""
 
     parts: tuple[tuple[int, int], ...]
 
@@ -95,7 +95,7 @@ class KnownRows(UnwrittenRows):
 
 @dataclass(frozen=True)
 class RowsOnMesh(UnwrittenRows):
-    """Those of a program on a mesh, which finds out when it runs where the grid ends."""
+    """Unwritten rows of a program on a mesh, which finds the grid's ends when it runs."""
 
     communicator: Communicator
     #: Number of rows that each neighbor sends.
@@ -115,12 +115,12 @@ def unwritten_rows(
     sources: Sequence[Neighbor],
     rows: Sequence[int] | None = None,
 ) -> UnwrittenRows | None:
-    """The rows from these sources that no process sends, if there may be any.
+    """The unwritten rows of a result with rows from these sources, None if there are none.
 
     Arguments:
         communicator: The communicator.
         sources: The sources of the rows.
-        rows: How many rows each of them has, if it is not one.
+        rows: Number of rows from each source, by default 1.
 
     """
     neighbors = communicator.neighbors

@@ -69,10 +69,10 @@ class Operation:
     in_place: ClassVar[bool] = False
     #: Whether the function returns anything.
     has_result: ClassVar[bool] = True
-    #: Whether all processes of the communicator take part. Else two do: the sender of a
-    #: message and its receiver.
+    #: Whether all processes of the communicator take part, and not only the sender and the
+    #: receiver of a message.
     is_collective: ClassVar[bool] = True
-    #: Whether it is one end of a message, of whose other end JAX knows nothing.
+    #: Whether the operation is one end of a message, whose other end JAX does not know.
     is_one_sided: ClassVar[bool] = False
     #: Whether all processes have the same result.
     is_same_everywhere: ClassVar[bool] = False
@@ -85,7 +85,7 @@ class Operation:
     # The methods to override.
 
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray | None:
-        """The type of what MPI writes on this process, or None if it writes nothing."""
+        """The type of the array that MPI writes on this process, or None without one."""
         return like(x)
 
     def read_operands(self) -> int:
@@ -96,13 +96,18 @@ class Operation:
         return len(self.operands)
 
     def ranks(self) -> Sequence[int]:
-        """The ranks among the parameters. Of those that the program computes, it is where
-        they are in the last operand (`_computed.py`).
+        """The ranks among the parameters.
+
+        A rank that the program computes is given by its index in the last operand
+        (`_computed.py`).
         """
         return ()
 
     def aval_in_flight(self, *avals: ShapedArray) -> ShapedArray | None:
-        """The type of what the core has of the nonblocking form until it is waited for."""
+        """The type of the array that the core holds from start to wait of the operation.
+
+        None if it holds none.
+        """
         return self.written_aval(*avals)
 
     def forwarded_operand(self) -> int | None:
@@ -113,33 +118,34 @@ class Operation:
         return None
 
     def unwritten_rows(self) -> UnwrittenRows | None:
-        """The rows of the result that MPI leaves as they are. They become zeros."""
+        """The rows of the result that MPI does not write, and that become zeros."""
         return None
 
     def batch_axes(self) -> tuple[int, int]:
         """The axes of operands and result at which a message has a batch.
 
-        They are 1 where the first axis belongs to processes: a batch must not separate the
-        rows of different processes, which MPI takes from contiguous parts of the buffer.
+        An axis is 1 where the first axis of the array belongs to processes: MPI takes the
+        rows of each process from a contiguous part of the buffer, which a batch in front
+        would divide.
         """
         return 0, 0
 
     def envelopes(self, *avals: ShapedArray) -> Envelopes | None:
-        """The messages of a call, where its attributes do not say which these are."""
+        """The messages of a call, if its attributes do not describe them."""
         return None
 
     def messages(self) -> tuple[Messages, Messages] | None:
-        """The messages that are sent and received, if the operation is no other thing.
+        """The messages sent and received by an operation that does nothing else, or None.
 
-        The operands are the arrays that are sent, then those for what is received, in the
-        order of the messages.
+        Its operands are the arrays to send and then the arrays like the received ones, each
+        in the order of the messages.
         """
         return None
 
     def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
-        """Raise TypeError if an argument of this data type can't be sent, or be reduced.
+        """Raise TypeError if arrays of this data type can't be sent or reduced.
 
-        The error names the function of the user's.
+        The error names the user's function and its argument.
         """
         dtypes.check_dtype(function, argument, dtype)
 
@@ -152,7 +158,7 @@ class Operation:
         return True
 
     def jvp(self, primals: Sequence[Array], tangents: Sequence[Tangent]) -> Jvp:
-        """The results, and their tangents: by default those of a linear operation."""
+        """The results and their tangents, by default as of a linear operation."""
         arrays, numbers = self.split_operands(primals)
         pushed = instantiated(tangents[: len(arrays)])
         return self.bind(*primals), self.bind(*pushed, *numbers)
@@ -188,10 +194,10 @@ class Operation:
         return any(map(is_computed, self.ranks()))
 
     def split_operands(self, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
-        """The arrays among the operands, and then those of numbers: of rows, and ranks.
+        """The array operands, and the operands of numbers: row counts, and ranks.
 
-        Numbers have no derivative, and if they differ within a batch, no message has room
-        for all members.
+        Numbers have no derivative. If they differ within a batch, no message has room for
+        all members.
         """
         array_count = len(operands) - self.count_operands - self.is_computed
         return operands[:array_count], operands[array_count:]
@@ -205,7 +211,7 @@ class Operation:
         return [] if written is None else [written]
 
     def check_avals(self, function: str, *avals: ShapedArray) -> None:
-        """Raise TypeError if operands of these types can't be sent, or be reduced."""
+        """Raise TypeError if operands of these types can't be sent or reduced."""
         # Ranks are last, and have no name.
         for name, aval in zip(self.operands, avals, strict=False):
             self.check_dtype(function, name, aval.dtype)
@@ -215,7 +221,7 @@ class Operation:
         return self.communicator.axes if self.is_same_everywhere else ()
 
     def attributes(self) -> Attributes:
-        """The parameters in the form in which the handler gets them."""
+        """The parameters as attributes of the handler's call."""
         names = (field.name for field in fields(self) if field.name not in self.unlowered)
         values = {name: getattr(self, name) for name in names}
         values["comm_number"] = values.pop("communicator").number
@@ -227,11 +233,11 @@ class Operation:
         return self.primitive.bind(*operands, operation=self)
 
     def vary(self, x: Array) -> Array:
-        """An array that differs between processes for JAX, if it was the same on all."""
+        """The array, which JAX takes to vary along the communicator's axes of a mesh."""
         return vary(x, self.communicator.axes)
 
     def with_varying(self, operands: Sequence[ArrayLike]) -> tuple[Operation, list[Array]]:
-        """The operation and its operands, as a program on a mesh differentiates them."""
+        """The operation and the operands that a program on a mesh differentiates."""
         return self, [self.vary(jnp.asarray(x)) for x in operands]
 
     def apply(self, *operands: Array) -> Array:
@@ -245,14 +251,14 @@ class Operation:
         return False
 
     def complete(self, result: Array, *operands: Array) -> Array:
-        """The result of a call, from what its primitive gives and from the operands."""
+        """The result of a call, from the primitive's result and the operands."""
         return result
 
     def apply_to_leaves(self, *operands: ArrayOrLeaves) -> list[Array]:
-        """Call MPI for a list of leaves in place of each operand that is an array.
+        """Call MPI for lists of leaves, one in place of each array operand.
 
         Returns:
-            The results for the leaves of the last one, or an empty list without results.
+            The results for the leaves of the last list, or an empty list without results.
 
         """
         trees, numbers = self.split_operands(operands)
@@ -322,7 +328,7 @@ class Operation:
     def lower_results(
         self, ctx: LoweringContext, results: Sequence[Value], avals: Sequence[ShapedArray]
     ) -> list[Value]:
-        """The results of the operation, from what its handler has written."""
+        """The results of the operation, from the results of its handler."""
         unwritten = self.unwritten_rows()
         if unwritten is not None:
             carriers = list(map(carrier_aval, avals))

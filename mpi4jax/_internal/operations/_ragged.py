@@ -1,4 +1,4 @@
-"""Operations whose counts of rows only the running program knows.
+"""Operations whose row counts the program computes.
 
 Such a call consists of two: the first one tells every process how many rows come from each,
 and checks whether they fit, and the second one moves the rows. Derivatives know the counts,
@@ -27,7 +27,7 @@ COUNT_TYPES = (np.int32, np.int64)
 
 @dataclass(frozen=True)
 class CountsOperation(Operation):
-    """Gives how many rows come from each process.
+    """An exchange of row counts: its result is the number of rows from each process.
 
     It is an error on all processes if some rows don't fit on one of them.
     """
@@ -46,9 +46,9 @@ class CountsOperation(Operation):
 
 @dataclass(frozen=True)
 class RowsOperation(Operation):
-    """Moves rows. The last operand is the number of rows that come from each process."""
+    """An exchange of rows. The last operand is the number of rows from each process."""
 
-    #: Number of rows of the result. Rows behind the received ones are zeros.
+    #: Number of rows of the result. The rows behind the received ones are zeros.
     capacity: int
 
     @override
@@ -75,7 +75,7 @@ def first_rows(x: Array, count: Array, fill_value: Array | None = None) -> Array
 def counts_array(
     function: str, argument: str, counts: PyTree, shape: tuple[int, ...]
 ) -> Array:
-    """Numbers of rows that a program has computed, as an array of this shape."""
+    """Row counts that the program computes, as an array of this shape."""
     if isinstance(counts, (list, tuple)):
         counts = np.asarray(counts)
     counts = array(function, argument, counts)

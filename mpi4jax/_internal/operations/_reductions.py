@@ -1,4 +1,4 @@
-"""Reductions: their operators, and the derivatives of those other than the sum."""
+"""Reductions, and the derivatives of reductions other than the sum."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def depend_on_all(value: Array, gathered: Array) -> Array:
 
     Processes compute different functions of it: the root of a reduce differentiates all of
     `gathered`, and the others none. But all have to take part in the transpose of the
-    gathering, and that of each further derivative, so none may be a constant for JAX. The
+    gathering, and of each further derivative, so none may be a constant for JAX. The
     sine has derivatives of every order, which depend on its operand.
     """
     return depend(value, jnp.sin(zeros_after(gathered)))
@@ -55,7 +55,7 @@ class Reduction(Operation):
     op_number: int
 
     def definition(self, *operands: Array) -> Array:
-        """The reduction, made from linear operations and from what JAX differentiates."""
+        """The reduction, by linear operations and functions that JAX differentiates."""
         raise NotImplementedError
 
     def tangent(
@@ -67,7 +67,7 @@ class Reduction(Operation):
         return tangent
 
     def reduce_some(self, gathered: Array, is_reduced: ArrayLike) -> Array:
-        """Reduce the arrays of some processes, of those that were gathered from all."""
+        """Reduce the arrays of some processes, given the arrays gathered from all."""
         neutral = identity(self.op_number, gathered.dtype)
         mask = jnp.reshape(is_reduced, (-1, *(1,) * (gathered.ndim - 1)))
         return reducer(self.op_number)(jnp.where(mask, gathered, neutral), axis=0)

@@ -1,4 +1,4 @@
-"""Operations with a root: a process that sends to all others, or gets from them.
+"""Operations with a root: a process that sends to all others, or receives from them.
 
 In a `shard_map`, where the program is the same on all processes, each of them has the
 arrays of the root, and uses them if it is the root.
@@ -18,7 +18,7 @@ from ._operation import Operation
 
 @dataclass(frozen=True)
 class RootedOperation(Operation):
-    """An operation that does something else on its root."""
+    """An operation with a root."""
 
     root: int
 

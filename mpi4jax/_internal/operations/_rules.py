@@ -1,4 +1,4 @@
-"""The rules of JAX for operations, which ask the operation itself."""
+"""JAX's rules for operations, which call the methods of the operation."""
 
 from __future__ import annotations
 

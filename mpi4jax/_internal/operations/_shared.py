@@ -53,15 +53,15 @@ from ._transposes import Cotangents
 class SharedOperation(Operation):
     """An operation whose result is one value that all processes share."""
 
-    #: False where each process has a cotangent of its own for the result, as in derivatives
-    #: of other operations.
+    #: Whether the cotangent of the result counts once. Else each process has a cotangent of
+    #: its own, as in derivatives of other operations.
     shared: bool = field(default=True, kw_only=True)
 
     is_same_everywhere = True
     unlowered: ClassVar[tuple[str, ...]] = ("shared",)
 
     def own_cotangent(self, cotangent: Array, *numbers: Array) -> Array:
-        """The cotangent of this process's operand, from that of the shared result."""
+        """The cotangent of this process's operand, from the shared result's cotangent."""
         raise NotImplementedError
 
     @override
@@ -135,7 +135,7 @@ def _batch(
     return bind(*moved, *operands[1:]), operand_axis
 
 
-#: The map from the cotangent of a shared result to that of a process's operand.
+#: The map from the cotangent of a shared result to the cotangent of a process's operand.
 shared_transpose_p: VaryingPrimitive[Array] = VaryingPrimitive("shared_transpose_mpi")
 shared_transpose_p.def_impl(_own_cotangent)
 shared_transpose_p.def_abstract_eval(_abstract_eval)

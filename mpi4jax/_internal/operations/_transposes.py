@@ -14,9 +14,10 @@ from ..xla.jax_compat import ShapedArray, Tangent, UndefinedPrimal, ad
 
 #: The results of a call, and their tangents.
 Jvp: TypeAlias = "tuple[Sequence[Array], Sequence[Tangent]]"
-#: An operand of a call that is transposed: JAX's word that it is by this one, or an array.
+#: An operand of a call that is transposed: an array, or, if the call is transposed by this
+#: operand, JAX's placeholder with its type.
 Operand: TypeAlias = "Array | UndefinedPrimal"
-#: The cotangents of operands. What is an array there has none.
+#: The cotangents of operands. None for an operand that is an array.
 Cotangents: TypeAlias = "Sequence[Array | None]"
 
 
@@ -35,12 +36,12 @@ def transpose_rule(
 
 
 def instantiated(tangents: Iterable[Tangent]) -> list[Array]:
-    """Tangents, or cotangents, with arrays of zeros where JAX says that they are zero."""
+    """Tangents, or cotangents, with arrays in place of JAX's symbolic zeros."""
     return list(map(ad.instantiate_zeros, tangents))
 
 
 def array_or_aval(operand: Operand) -> Array | ShapedArray:
-    """An operand that is an array, or the type of one that a call is transposed by."""
+    """The operand, or its type if the call is transposed by it."""
     return operand.aval if isinstance(operand, ad.UndefinedPrimal) else operand
 
 
@@ -52,13 +53,13 @@ def known(operands: Iterable[Operand]) -> list[Array]:
 def cotangents_of(
     operands: Sequence[Operand], cotangents: Iterable[Array | None]
 ) -> list[Array | None]:
-    """The cotangents of those operands that a call is transposed by."""
+    """The cotangents of the operands that a call is transposed by, and None for others."""
     pairs = zip(operands, cotangents, strict=True)
     return [ct if isinstance(x, ad.UndefinedPrimal) else None for x, ct in pairs]
 
 
 def tangents_of(results: Sequence[Array], inexact: Sequence[Tangent]) -> list[Tangent]:
-    """The tangents of results, from those of the inexact ones. Integers have none."""
+    """The tangents of all results, given the inexact ones' tangents. Integers have none."""
     remaining, float0 = iter(inexact), jax.dtypes.float0
     return [
         next(remaining) if is_inexact(x) else ad.Zero(ShapedArray(x.shape, float0))
@@ -67,7 +68,7 @@ def tangents_of(results: Sequence[Array], inexact: Sequence[Tangent]) -> list[Ta
 
 
 def inexact_tangents(primals: Sequence[Array], tangents: Sequence[Tangent]) -> list[Array]:
-    """The tangents of those arrays that have any, with zeros where JAX knows of none."""
+    """The tangents of the inexact arrays, with arrays in place of symbolic zeros."""
     pairs = zip(primals, tangents, strict=True)
     return instantiated(tangent for x, tangent in pairs if is_inexact(x))
 

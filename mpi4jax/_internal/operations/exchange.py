@@ -43,7 +43,7 @@ X = TypeVar("X")
 @as_primitive
 @dataclass(frozen=True)
 class Exchange(LeafOperation):
-    """The operands are the leaves that are sent, and then the leaves of `recvbuf`.
+    """Messages at once, on the leaves of two trees: `sendbuf`, and then `recvbuf`.
 
     Where the program computes ranks, these are one more operand, the last one.
 
@@ -70,7 +70,7 @@ class Exchange(LeafOperation):
     def split_leaves(
         self, operands: Sequence[X]
     ) -> tuple[Sequence[X], Sequence[X], Sequence[X]]:
-        """The leaves that are sent, those of `recvbuf`, and the operand of ranks."""
+        """The leaves of `sendbuf`, the leaves of `recvbuf`, and the operand of ranks."""
         leaves, numbers = self.split_operands(operands)
         count = self.sent.count_leaves()
         return leaves[:count], leaves[count:], numbers

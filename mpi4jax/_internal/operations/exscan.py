@@ -28,7 +28,10 @@ from .allgather import AllGather
 @as_primitive
 @dataclass(frozen=True)
 class ExScan(Reduction):
-    """The second operand is the result of the first process, which MPI leaves undefined."""
+    """An exclusive scan.
+
+    The second operand is the result of the first process, which MPI leaves undefined.
+    """
 
     #: Whether ranks count from the last one down.
     reverse: bool = False

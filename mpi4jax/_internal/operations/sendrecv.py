@@ -104,8 +104,8 @@ class SendRecvTangents(SendRecv):
     """A sendrecv of tangents, which have one direction in common on all processes.
 
     :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
-    same time. The third operand is the primal arrays' mark, which tells that from a map
-    over arrays and their tangents.
+    same time. The third operand is the mark of the primal arrays, which has a batch only
+    in a map over arrays and their tangents.
     """
 
     operands = ("sendbuf", "recvbuf", "mark")
@@ -213,7 +213,7 @@ def sendrecv(
 
 
 def check_batch_of_tangents(function: str, axis_of_mark: int | None) -> None:
-    """Refuse a batch of tangents without one of the arrays, which have this mark."""
+    """Refuse a batch of tangents alone: the mark of the arrays has no batch."""
     if axis_of_mark is None:
         raise RuntimeError(
             f"{function} can't be used with jax.jacfwd, nor with jax.vmap over tangents "

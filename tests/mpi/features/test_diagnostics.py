@@ -39,7 +39,7 @@ def texts_of(function, *args):
 
 
 def line_of(function, offset):
-    """The line `offset` lines below the first one of a function, in the words of a record."""
+    """A record's words for the line `offset` lines below the first one of a function."""
     code = inspect.unwrap(function).__code__
     file, line = relative_path(code.co_filename), code.co_firstlineno + offset
     return f"{file}:{line} in {code.co_name}"
