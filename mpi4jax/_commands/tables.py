@@ -92,7 +92,7 @@ def _comparison(
     others: Mapping[str, float | None],
     ratios: Mapping[str, float | None],
 ) -> Row:
-    """A row of times, of upstream's over ours, and of ours over what the ratios name."""
+    """A row of times and of ratios: upstream's time over ours, and ours over named cases."""
     ratios = {f"ours / {name}": ratio for name, ratio in ratios.items()}
     return {
         **labels,

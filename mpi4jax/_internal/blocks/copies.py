@@ -1,4 +1,4 @@
-"""Linear functions of arrays that copy parts of them, and the transposes of these.
+"""Linear functions that copy parts of arrays, and the transposes of these functions.
 
 A copy sets one part ``b`` of the arrays to another part ``a``. As a matrix, it and its
 transpose are::
@@ -81,7 +81,7 @@ class View(NamedTuple):
 
     #: The index of the array.
     array: int
-    #: The shape of the contiguous piece of the array that the part is cut from.
+    #: The shape of the contiguous piece of the array of which this is a part.
     shape: tuple[int, ...]
     #: The element of the array at which that piece begins.
     start: int
@@ -120,7 +120,7 @@ class View(NamedTuple):
         return tuple(index)
 
     def among(self, is_kept: Sequence[bool]) -> View:
-        """The view of an array that is kept, by the array's index among those."""
+        """The view with the index that its array has among the kept arrays."""
         return self._replace(array=sum(is_kept[: self.array]))
 
     def along(self, axis: int, indices: range) -> View:
@@ -143,7 +143,7 @@ class Copy(NamedTuple):
 
 
 class CopyList(NamedTuple):
-    """A linear function of arrays: copies between them, or the transpose of these.
+    """A linear function of arrays: copies between them, or the transpose of copies.
 
     The arrays are the operands, followed by new ones. The results are all arrays but
     the last ones, which are dropped. An array that no copy writes is a result, too: so each
@@ -231,7 +231,7 @@ def_eager(copy_p)
 def _all_types(
     operands: Sequence[Shaped], copies: CopyList, batch: int
 ) -> list[ShapedArray]:
-    """The types of all arrays: those among the operands, and those that are appended."""
+    """The types of all arrays: operands, and appended arrays."""
     arrays, _ = copies.split(operands)
     batch_shape = operands[0].shape[:batch] if batch else ()
     appended = [ShapedArray((*batch_shape, *x.shape), x.dtype) for x in copies.appended]
@@ -294,7 +294,7 @@ batching.primitive_batchers[copy_p] = _batch
 
 
 def runs_in_core(types: Sequence[ShapedArray], *, is_transposed: bool) -> bool:
-    """Whether the core can copy, or add, elements of these types."""
+    """Whether the core can copy or add elements of these types."""
     if is_transposed:
         return all(str(x.dtype) in ADDED for x in types)
     return not any(map(has_carrier, types))
@@ -362,7 +362,7 @@ def array_attribute(numbers: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int64
 
 
 class EncodedCopy(NamedTuple):
-    """A copy, as the core reads it (`copies` and `RowTable` in rust/src/ops/local.rs)."""
+    """A copy in the form that the core reads (`copies` and `RowTable` in ops/local.rs)."""
 
     #: First element of the source, and of the result.
     source_start: int
@@ -370,8 +370,8 @@ class EncodedCopy(NamedTuple):
     #: Source number, first element, result number, first element, number of loops, and for
     #: each loop the count, and the strides of source and result.
     numbers: list[int]
-    #: Number of loops outside of that over listed rows, or -1 without one. For source
-    #: and result: where the list begins in the table, or -1, and how many rows there are.
+    #: Number of loops around the loop over listed rows, -1 without such a loop. For source
+    #: and result: the beginning of the list in the table, or -1, and the number of rows.
     rows: list[int]
 
     @property
@@ -381,7 +381,7 @@ class EncodedCopy(NamedTuple):
 
     @property
     def contiguous_size(self) -> int | None:
-        """Number of elements that are contiguous in source and result, None if not all."""
+        """Number of elements, if all are contiguous in source and result, else None."""
         loops = self.numbers[5:]
         is_contiguous = not self.has_rows and loops[1:] in ([], [1, 1])
         return math.prod(loops) if is_contiguous else None
@@ -495,7 +495,7 @@ def _add_by_xla(arrays: Sequence[_Pieces], stage: Sequence[Copy]) -> None:
 
 
 class _Pieces:
-    """An array, in the pieces that views are parts of.
+    """The pieces of an array of which views are parts.
 
     Two views are parts of one piece, or have nothing in common.
     """
@@ -507,7 +507,7 @@ class _Pieces:
         self._batch = batch
         self._table = table
         self._is_new = is_new
-        #: By where they begin.
+        #: The pieces, by their first elements.
         self._pieces: dict[int, Array] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""Description of an exchange of blocks: which blocks of which arrays go where."""
+"""Description of an exchange of blocks: messages with blocks of arrays, and copies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Message(NamedTuple):
     rank: int
     tag: int
     blocks: tuple[View, ...]
-    #: Whether that is so. An exchange in place then leaves the blocks to be received as
-    #: they are.
+    #: Whether the rank may be MPI.PROC_NULL. An exchange in place then leaves the blocks of
+    #: a receive as they are.
     may_be_null: bool = False
 
 
@@ -61,7 +61,7 @@ class MessageArrays:
     ) -> None:
         self.types: list[ShapedArray] = []
         self.blocks: list[Block] = []
-        #: Whether the message of each array can be one with PROC_NULL.
+        #: Whether the message of each array may be one with PROC_NULL.
         self.may_be_null: list[bool] = []
         self._first = first
         rows: list[tuple[int, int, int]] = []
@@ -117,7 +117,7 @@ class MessageArrays:
         return list(itertools.compress(self.types, self.may_be_null))
 
     def nullable_copies(self, first: int) -> list[Copy]:
-        """Copies of the blocks of such messages to arrays like theirs, from `first` on."""
+        """Copies of the blocks of these messages to arrays like theirs, from `first` on."""
         indices = {array: first + n for n, array in enumerate(self.nullable)}
         return [
             Copy(in_array, in_message._replace(array=indices[in_message.array]))
@@ -158,8 +158,8 @@ class Description:
     #: Types of new arrays, or None if the results are the arrays themselves. Each element
     #: of new arrays is in one block, and each element of the arrays is sent at most once.
     new: tuple[ShapedArray, ...] | None = None
-    #: Whether it is the transpose of what the other fields describe. Only an exchange in
-    #: place is: the transpose of one with new arrays is another one of these.
+    #: Whether this is the transpose of what the other fields describe. Only an exchange in
+    #: place is: the transpose of an exchange with new arrays has such arrays, too.
     is_transposed: bool = False
 
     @property
@@ -168,7 +168,7 @@ class Description:
         return self.arrays if self.new is None else self.new
 
     def ranks(self) -> list[int]:
-        """Ranks of the other processes, or parameters of such."""
+        """Ranks of the other processes, or parameters of computed ranks."""
         return [message.rank for message in (*self.sent, *self.received)]
 
     @property
@@ -181,16 +181,16 @@ class Description:
         return any(view.rows is not None for view in views)
 
     def dynamic_operands(self, table: Sequence[X], ranks: Sequence[X]) -> list[X]:
-        """The operands behind the arrays, out of a table and computed ranks."""
+        """The operands behind the arrays, from a table and computed ranks."""
         ranks = ranks if any(map(is_computed, self.ranks())) else ()
         return [*(table if self.has_table else ()), *ranks]
 
     def split_dynamic(self, others: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
-        """The table, and the computed ranks, out of the operands behind the arrays."""
+        """The table and the computed ranks, from the operands behind the arrays."""
         return others[: self.has_table], others[self.has_table :]
 
     def batch_shape(self, arrays: Sequence[Shaped]) -> tuple[int, ...]:
-        """Leading axes of the arrays of a call, which are those of batches."""
+        """Sizes of the leading axes of a call's arrays, which belong to batches."""
         first = next(iter(self.arrays), None)
         return () if first is None else arrays[0].shape[: len(arrays[0].shape) - first.ndim]
 
@@ -209,7 +209,7 @@ class Description:
         )
 
     def on_inexact_arrays(self) -> Description:
-        """The exchange of those arrays alone that have derivatives."""
+        """The exchange of only the arrays that have derivatives."""
         is_array_kept, is_result_kept = (
             list(map(is_inexact, types)) for types in (self.arrays, self.results)
         )
@@ -273,7 +273,7 @@ class Description:
 def _with_arrays(
     messages: Sequence[Message], is_kept: Sequence[bool]
 ) -> tuple[Message, ...]:
-    """Messages with blocks of some arrays alone, without those that have none left."""
+    """Messages with only the blocks of some arrays. Messages without any are left out."""
     selected = []
     for message in messages:
         views = [view.among(is_kept) for view in message.blocks if is_kept[view.array]]

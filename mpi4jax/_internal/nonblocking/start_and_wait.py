@@ -1,18 +1,19 @@
 """The two primitives of nonblocking operations: one starts, and one waits.
 
-What is in flight belongs to the core: XLA may reuse a program's memory as soon as a handler
-has returned. A program holds a *ticket*, two floats by which the core finds it, and knows
-all else when it is compiled, as a :class:`Flight`. Tickets are floats so that JAX
-differentiates them like any array.
+Arrays in flight belong to the core: XLA may reuse a program's memory as soon as a handler
+has returned. A program holds a *ticket*, two floats by which the core finds these arrays.
+All else is known when the program is compiled: the :class:`Flight`. Tickets are floats so
+that JAX differentiates them like any array.
 
-Why both are linear, and each the other's transpose. Let a blocking operation compute
-y = A x, with x and y for the arrays of all processes together. Think of a ticket t as an
-element of the space of results, which is what it stands for:
+Why start and wait are linear, and transposes of each other. Let a blocking operation
+compute y = A x, with x and y for the arrays of all processes together. Think of a ticket t
+as an element of the space of results, for which it stands:
 
     start: x -> t = A x                 wait: t -> y = t
 
 Both are linear if A is, so tangents of x have a ticket of their own, and are waited for
-where the result is. Transposed, the composition has to compute A^T from a cotangent of y:
+where the result is waited for. The transposed composition has to compute A^T from a
+cotangent of y:
 
     wait^T:  y' -> t'                   start^T: t' -> x' = A^T t'
 
@@ -98,9 +99,9 @@ Y = TypeVar("Y")
 
 
 class Flight(Protocol):
-    """An operation in flight, as far as it is known when a program is compiled.
+    """Description of an operation in flight, known when a program is compiled.
 
-    This is what the rules of start and wait ask. Instances are parameters of primitives:
+    The rules of start and wait call its methods. Instances are parameters of primitives:
     they compare and hash by their content.
     """
 
@@ -109,37 +110,39 @@ class Flight(Protocol):
 
     @property
     def handler(self) -> str:
-        """The handler that starts it: one of `_core.NONBLOCKING`."""
+        """The name of the handler that starts the operation, one of `_core.NONBLOCKING`."""
 
     @property
     def function(self) -> str:
-        """The function of the user's that started it, for errors."""
+        """The user's function that started the operation, for errors."""
 
     @property
     def operands(self) -> Avals:
-        """The operands of start. Some may only lend their shape, as in a receive."""
+        """The types of start's operands. Some only lend their shape, as in a receive."""
 
     @property
     def number_count(self) -> int:
-        """1 if start and wait have one more operand of ranks that the program computes."""
+        """The number of operands of computed ranks that start and wait have: 0 or 1."""
 
     @property
     def results(self) -> Avals:
-        """The results of wait."""
+        """The types of wait's results."""
 
     @property
     def forwarded(self) -> tuple[int | None, ...]:
-        """For each result, the operand that this process keeps as such, if there is one."""
+        """For each result, the index of the operand that may be the result, or None."""
 
     @property
     def computed_sources(self) -> tuple[int | None, ...]:
-        """For each result that is forwarded only if nobody sends it: the parameter that
-        stands for the rank of its sender. None for others.
+        """For each result, the parameter of a sender's rank that the program computes.
+
+        The result is the forwarded operand if that rank is MPI.PROC_NULL. None for results
+        without such a rank.
         """
 
     @property
     def batch_axes(self) -> tuple[int, int]:
-        """The axes of operands and results at which a batch travels."""
+        """The axes of operands and results at which a message has a batch."""
 
     def check(self) -> None:
         """Raise TypeError if MPI does not take arrays of these types."""
@@ -155,20 +158,20 @@ class Flight(Protocol):
         """The attributes of the handler that starts."""
 
     def envelopes(self) -> Envelopes | None:
-        """The messages that are sent and received, if it has several."""
+        """The messages that are sent and received, if the operation has several."""
 
     def arrivals(self) -> list[ShapedArray]:
-        """The types of what the core has when all is done."""
+        """The types of the arrays that the core holds when all messages have arrived."""
 
     def lower_results(
         self, ctx: LoweringContext, arrived: Sequence[Value], wait_operands: Sequence[Value]
     ) -> list[Value]:
-        """The results of wait, from what the core has, and the other operands of wait."""
+        """The results of wait, from the arrays that have arrived and wait's operands."""
 
     # In JAX's transformations.
 
     def invariant_axes(self) -> Sequence[Hashable]:
-        """Of a mesh: the axes along which the results are the same on all processes."""
+        """The axes of a mesh along which the results are the same on all processes."""
 
     def batched(self, size: int) -> Flight:
         """The flight of a batch of `size` members, as one operation."""
@@ -182,7 +185,7 @@ class Flight(Protocol):
     def push(
         self, primals: Sequence[Array], tangents: Sequence[Tangent]
     ) -> tuple[Array, Array]:
-        """Start it for arrays and for their tangents: two tickets."""
+        """Start the operation for arrays and for their tangents. Returns two tickets."""
 
     def for_cotangents(self) -> Flight:
         """The flight of the cotangents, from wait^T to start^T."""
@@ -190,7 +193,7 @@ class Flight(Protocol):
     def pull(
         self, cotangents: Sequence[Array], operands: Sequence[Operand]
     ) -> Sequence[Array | None]:
-        """The cotangents of the operands, from what start^T has waited for."""
+        """The cotangents of the operands, from the arrays that start^T has waited for."""
 
 
 class _Start(NamedTuple):
@@ -253,10 +256,11 @@ def bind_wait(
     may_be_zero: bool,
     line: str = "",
 ) -> list[Array]:
-    """The results for a ticket: zeros if it `may_be_zero`, and is.
+    """The results for a ticket.
 
-    A tangent or cotangent of what was not differentiated is. The other operands of wait
-    are :func:`operands_of_wait`. Reports show an eager wait on the line, if there is one.
+    A ticket that `may_be_zero` has results of zero if it is: a tangent or a cotangent of an
+    operation that was not differentiated. `wait_operands` are :func:`operands_of_wait`.
+    Reports show an eager wait on the line, if there is one.
     """
     operands: Sequence[Array] = (ticket, *wait_operands)
     if trace_state_clean():
@@ -275,43 +279,43 @@ def _varying(flight: Flight, operands: Sequence[Array]) -> Sequence[Array]:
 
 
 def split_numbers(flight: Flight, operands: Sequence[X]) -> tuple[Sequence[X], Sequence[X]]:
-    """The operands of start or of wait that are arrays, and that of computed ranks."""
+    """The array operands of start or wait, and the operand of computed ranks, if any."""
     array_count = len(operands) - flight.number_count
     return operands[:array_count], operands[array_count:]
 
 
 def _known_numbers(flight: Flight, operands: Sequence[Operand]) -> list[Array]:
-    """The operand of computed ranks of a call that is transposed by the others."""
+    """The operand of computed ranks, if any, of a call that is transposed by the others."""
     _, numbers = split_numbers(flight, operands)
     return known(numbers)
 
 
 def is_forwarded(flight: Flight) -> list[bool]:
-    """Flags of the results that are, or may be, operands of wait."""
+    """For each result, whether it is or may be an operand of wait."""
     return [operand is not None for operand in flight.forwarded]
 
 
 def operands_of_wait(flight: Flight, operands: Sequence[X]) -> list[X]:
-    """Those of start's operands that wait takes."""
+    """The operands of start that wait takes as well."""
     _, numbers = split_numbers(flight, operands)
     forwarded = [operands[index] for index in flight.forwarded if index is not None]
     return [*forwarded, *numbers]
 
 
 def forwarded_results(flight: Flight, results: Sequence[X]) -> list[X]:
-    """Those of wait's results that it was given, or may have been."""
+    """The results of wait that are or may be operands of it."""
     return list(itertools.compress(results, is_forwarded(flight)))
 
 
 def merge(flight: Flight, forwarded: Sequence[X], others: Sequence[Y]) -> list[X | Y]:
-    """For each result the next of `forwarded` if it is forwarded, else that of `others`."""
+    """For each result the next of `forwarded` if it is forwarded, else its other value."""
     remaining = iter(forwarded)
     pairs = zip(others, is_forwarded(flight), strict=True)
     return [next(remaining) if is_one else other for other, is_one in pairs]
 
 
 class _WaitPrimitive(VaryingPrimitive[list[Array]]):
-    """Its results may be the same along axes of a mesh, along which tickets vary."""
+    """The primitive wait. Its results may be the same along axes where tickets vary."""
 
     @override
     def invariant_axes(self, **params: Any) -> Sequence[Hashable]:
@@ -373,7 +377,7 @@ def _lower_start(
 
 
 def _type_and_size(aval: ShapedArray) -> tuple[int, int]:
-    """An array as the core knows it, of which no operand of start tells the type."""
+    """The code of a type and the number of elements, for arrays unlike start's operands."""
     code, _ = DATATYPES[str(aval.dtype)]
     return code, aval.size
 
@@ -561,7 +565,7 @@ def _transpose_wait(
 
 
 def _with_zeros(ticket: Array, shape: tuple[int, ...]) -> Array:
-    """The cotangent of a ticket that all members of a batch have.
+    """The cotangent of a ticket that is common to all members of a batch.
 
     JAX adds up the cotangents of the members: one has the ticket, and all others zeros.
     """

@@ -234,7 +234,7 @@ class EagerSites:
 
     def __init__(self) -> None:
         self._sites: list[int] = []
-        #: Each line that was told to the core, with the number of sites that were told.
+        #: Each line that the core knows, with the number of sites that were told to it.
         self._told: set[tuple[str, int]] = set()
         #: The lines of the calls that may still be in progress: Python runs ahead of XLA.
         self._running: dict[str, None] = {}
@@ -307,7 +307,7 @@ class CallNote(NamedTuple):
     awaited: Envelopes | None
 
 
-#: Notes on the calls that were lowered so far, by the program that is being lowered.
+#: Notes on the calls lowered so far, by the program that is being lowered.
 _unfinished: dict[ir.Operation, list[CallNote]] = {}
 #: Largest number of such programs. A program whose lowering failed is dropped in the end.
 _MAX_UNFINISHED = 16

@@ -65,7 +65,7 @@ def _drop_token(program: LoweredProgram) -> None:
 
 
 def _make_token_inside(module: ir.Module) -> bool:
-    """Replace the token that the main function takes and returns by one that it makes."""
+    """Replace the token that the main function takes and returns by a token of its own."""
     try:
         main = ir.SymbolTable(module.operation)["main"]
         arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
@@ -101,7 +101,7 @@ def _tokens(attributes: Sequence[Attribute]) -> list[int]:
 
 
 def _with_result_moved(attributes: Attribute, dropped: int) -> Attribute:
-    """An argument's attributes, after one of the results was dropped."""
+    """The attributes of an argument, after one of the results was dropped."""
     named = {a.name: a.attr for a in attributes}
     alias = named.get(ALIAS)
     if alias is not None and alias.value > dropped:

@@ -282,7 +282,7 @@ def vary_like(x: jax.Array, other: jax.Array | ShapedArray) -> jax.Array:
 
 
 def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
-    """Whether JAX tracks the axes over which arrays vary (`check_vma`): this array does."""
+    """Whether an array varies over these axes for JAX, which tracks them (`check_vma`)."""
     return varying_axes(jax.typeof(x)).issuperset(axes)
 
 
@@ -466,7 +466,7 @@ def register_lowering(
 def lower_function(
     function: Callable[..., Results], *, multiple_results: bool = False
 ) -> LoweringRule:
-    """The lowering rule of a primitive that JAX could trace as well."""
+    """The lowering rule of a primitive that computes what a traceable function does."""
     return mlir.lower_fun(function, multiple_results=multiple_results)
 
 
@@ -584,7 +584,7 @@ def operation_of_module(ctx: LoweringContext) -> ir.Operation:
 
 
 def traceback_of(ctx: LoweringContext) -> Iterator[tuple[CodeType, int]]:
-    """The functions that called what is lowered, with the offsets of instructions."""
+    """The functions that called the lowered equation, with the offsets of instructions."""
     traceback: Traceback | None = getattr(ctx, "traceback", None)
     current = optional("jax._src.source_info_util:current")
     if traceback is None and current is not None:  # JAX < 0.8
@@ -659,7 +659,7 @@ def may_use_cuda() -> bool:
 
 
 def visible_gpus() -> list[int]:
-    """The ordinals of the GPUs to which JAX was restricted: empty if it takes all."""
+    """The ordinals of the GPUs to which JAX was restricted, empty if it takes all."""
     setting = optional("jax._src.xla_bridge:CUDA_VISIBLE_DEVICES")
     if setting is None or setting.value == "all":
         return []
@@ -667,7 +667,7 @@ def visible_gpus() -> list[int]:
 
 
 def gpu_in_use() -> int | None:
-    """The ordinal of the GPU on which JAX computes, None if JAX has none, or none yet."""
+    """The ordinal of the GPU on which JAX computes, None if JAX has none (yet)."""
     if not backends_are_initialized():
         return None
     device = jax.local_devices()[0]

@@ -46,7 +46,7 @@ _ELIDED = "<__elided__>"
 
 
 class _Digest:
-    """A hash of what is written to it, as to a file."""
+    """A hash of all text written to it, as to a file."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)
@@ -60,7 +60,7 @@ class _Digest:
 
 
 def program_text(program: LoweredProgram) -> str:
-    """A program without its lines. Of the elements of large arrays, it has a hash."""
+    """The text of a program, without lines, and with a hash of large arrays' elements."""
     operation = program.module.operation
     text = str(operation.get_asm(enable_debug_info=False, large_elements_limit=16))
     if _ELIDED not in text:
@@ -202,7 +202,7 @@ def _listener(event: str, *_: object, **__: object) -> None:
 
 
 def _variables(announcement: Announcement, frame: FrameType | None) -> list[object] | None:
-    """The variables that have the program, None if this JAX has no such ones."""
+    """The variables with the program, None if this JAX has no such variables."""
     while frame is not None and not (
         frame.f_code.co_name == announcement.function
         and frame.f_globals["__name__"].startswith("jax.")

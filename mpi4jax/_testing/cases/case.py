@@ -28,11 +28,11 @@ class Case:
 
     #: The public functions that are called.
     operations: tuple[str, ...] = ()
-    #: The MPI function that they call, and its debug line, if it is one (see `log`).
+    #: The MPI function that these call, if it is only one, and its debug line (see `log`).
     line = "", ""
-    #: Distinguishes the further cases of an operation from the first one, which has none.
+    #: The name of a further case of an operation, empty for the first case.
     variant = ""
-    #: Rank of the root where a test names none (-1: the last rank).
+    #: Rank of the root for tests that name none (-1: the last rank).
     usual_root: int | None = None
     #: Whether the arrays of the other processes only lend their shape and type.
     reads_root_only = False

@@ -47,7 +47,7 @@ class Allreduce(Case):
 
 
 class Alltoall(Case):
-    """Each process has a block for each, and gets one from each."""
+    """Each process has a block for each process, and gets one from each."""
 
     operations = ("alltoall",)
 
@@ -158,7 +158,7 @@ class Reduce(Case):
 
 
 class ReduceScatter(Case):
-    """Each process has a block for each, and gets the reduction of those meant for it."""
+    """Each process has a block for each process, and gets the reduction of its own blocks."""
 
     operations = ("reduce_scatter",)
     line = "Reduce_scatter_block", "({received} items)"

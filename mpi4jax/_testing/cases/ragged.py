@@ -1,4 +1,4 @@
-"""Cases of the collectives whose blocks differ in their numbers of rows."""
+"""Cases of the collectives whose blocks have different row counts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AllgathervWithCapacity(Allgatherv):
 
 
 class Alltoallv(Case):
-    """Each process has some rows for each, and gets some from each."""
+    """Each process has rows for each process, and gets rows from each."""
 
     operations = ("alltoallv",)
     line = "Alltoallv", "({sent} items sent, {received} items received)"
@@ -125,7 +125,7 @@ class Gatherv(Case):
 
 
 class ReduceScatterv(Case):
-    """Each process has some rows for each, and gets the reduction of those meant for it."""
+    """Each process has rows for each process, and gets the reduction of its own rows."""
 
     operations = ("reduce_scatterv",)
     line = "Reduce_scatter", "({received} items)"
@@ -149,7 +149,7 @@ class ReduceScatterv(Case):
 
 
 class Scatterv(Case):
-    """Root has some rows for each process. The arrays of the others have as many."""
+    """Root has rows for each process. The arrays of the others have that number of rows."""
 
     operations = ("scatterv",)
     line = "Scatterv", "({received} items, root={root})"
