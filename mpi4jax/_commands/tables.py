@@ -92,7 +92,7 @@ def _comparison(
     others: Mapping[str, float | None],
     ratios: Mapping[str, float | None],
 ) -> Row:
-    """A row of times and of ratios: upstream's time over ours, and ours over named cases."""
+    """A row of times and ratios: upstream's time over ours, and ours over others."""
     ratios = {f"ours / {name}": ratio for name, ratio in ratios.items()}
     return {
         **labels,

@@ -8,8 +8,9 @@ transpose are::
 
 The transpose adds ``b`` to ``a``, and sets ``b`` to zero, as what was there before the copy
 had no effect. Several copies, one after the other, are a product of such matrices, and the
-transpose of a product is that of the transposed factors in the reverse order: the last copy
-comes first. To append an array of zeros and to drop one are transposes of each other.
+transpose of a product is the product of the transposed factors in the reverse order: the
+last copy comes first. To append an array of zeros and to drop an array are transposes of
+each other.
 
 A part is a block of an array, or rows along one of its axes that a list names. The lists
 are one operand, a table, behind the arrays. A row beyond the last one of the array is one
@@ -207,7 +208,7 @@ class CopyList(NamedTuple):
         Arguments:
             arrays: Operands of the function.
             table: Table of rows, which a function without listed rows ignores.
-            batch: Number of leading axes of all arrays that are those of batches.
+            batch: Number of leading axes of all arrays that belong to batches.
 
         """
         return copy_p.bind(*arrays, *self.table_of(table), copies=self, batch=batch)
@@ -394,12 +395,12 @@ def encode(
     source_numbers: Mapping[int, int],
     result_numbers: Mapping[int, int],
 ) -> list[EncodedCopy]:
-    """Copies, as the core reads them, without those of no elements.
+    """Copies in the form that the core reads, without copies of no elements.
 
     Arguments:
         copies: Independent copies.
         types: Types of all arrays.
-        batch: Number of leading axes of these that are those of batches.
+        batch: Number of leading axes of these that belong to batches.
         source_numbers, result_numbers: Numbers by which the core knows arrays as sources
             and as results.
 

@@ -1,9 +1,8 @@
-"""Trees of arrays: the leaves that are packed into one array, and those that are not.
+"""Trees of arrays, of whose leaves the small ones are packed into one array.
 
-The time that a small message takes is that of its start, whatever its size. So small leaves
-of one type are packed into one array, whose elements stand where those of a batch would:
-behind the axis of processes, where there is one. Large leaves travel by themselves, without
-the copies of packing and unpacking.
+A small message takes the time of its start, whatever its size. So small leaves of one type
+are packed into one array, behind the axis of processes, if there is one, where a batch
+would be. Large leaves travel by themselves, without the copies of packing and unpacking.
 """
 
 from __future__ import annotations
@@ -116,12 +115,12 @@ def packed_groups(
 ) -> Iterator[tuple[list[Array | None], PackedGroup]]:
     """Pack the leaves that travel together, of one tree or of several at the same time.
 
-    The groups follow from the sizes and types alone, and so are those of all processes.
+    The groups follow from the sizes and types alone, so they are equal on all processes.
 
     Arguments:
         trees: The leaves of each tree.
-        axis: How many axes are in front of those that count: 1 where the first axis belongs
-            to processes.
+        axis: Number of leading axes that are kept: 1 where the first axis belongs to
+            processes.
 
     Yields:
         An array for each tree, or None if it has fewer groups than another one has, and the
@@ -153,7 +152,7 @@ def _group(leaves: Sequence[Array], axis: int) -> list[list[int]]:
 
 
 def _pack(leaves: Sequence[Array], axis: int) -> Array:
-    """One array made of several: flattened behind `axis` axes, one behind the other."""
+    """The concatenation of arrays that are flattened behind the first `axis` axes."""
     if len(leaves) == 1:
         return leaves[0]
     flat = [x.reshape(*x.shape[:axis], math.prod(x.shape[axis:])) for x in leaves]
@@ -163,7 +162,7 @@ def _pack(leaves: Sequence[Array], axis: int) -> Array:
 def unpack_groups(
     results: Iterable[tuple[PackedGroup, Array]], axis: int, result_axis: int
 ) -> list[Array]:
-    """The results for the leaves, in order, from those for packed groups."""
+    """The results for the leaves, in order, from the results for packed groups."""
     leaves: dict[int, Array] = {}
     for (indices, avals), result in results:
         unpacked = _unpack(result, avals, axis, result_axis)
@@ -183,7 +182,7 @@ def _unpack(
 
 
 def word_of(dtypes: Sequence[DType]) -> DType:
-    """The type of the words that arrays of these types are packed as.
+    """The type of the words as which arrays of these types are packed.
 
     It is the arrays' type if they have one in common, else an unsigned integer as long as
     the smallest of their real numbers, of which each element consists.

@@ -185,7 +185,7 @@ class _Split(Traced[T]):
                 continue
             line = ""
             if trace_state_clean():
-                # Its program may be that of another line. Nobody waits if `during` fails.
+                # Another line may have lowered its program. Nobody waits if `during` fails.
                 frames = starmap(Frame, traceback_of_equation(equation))
                 scope = scope_of(equation.source_info.name_stack)
                 # JAX does not keep what calls the function that is traced.

@@ -127,7 +127,7 @@ def start(
     for flight, operands in flights:
         ticket = bind_start(flight, operands)
         if trace_state_clean():
-            # The name of a plan's function; that of an operation is known.
+            # The name of a plan's function. The core knows the names of operations.
             plan_function = flight.function if "." in flight.function else ""
             set_line(ticket, current_line(plan_function))
         arrays.append((ticket, *operands_of_wait(flight, operands)))
@@ -272,7 +272,7 @@ _MAX_LINES = 20
 
 
 def _finish() -> None:
-    with contextlib.suppress(Exception):  # that of a program, which was raised before
+    with contextlib.suppress(Exception):  # a program's, which was raised before
         flush()
     unwaited = _core.finish_flights(_PATIENCE)
     if not unwaited:

@@ -200,7 +200,7 @@ def check_rows(function: str, argument: str, x: PyTree, rows: int) -> None:
 
 
 def own_rows(counts: tuple[int, ...], communicator: Communicator) -> slice:
-    """The rows of this process among those of all processes."""
+    """This process's own rows of an array with the rows of all processes."""
     start = sum(counts[: communicator.rank])
     return slice(start, start + counts[communicator.rank])
 

@@ -38,9 +38,9 @@ class LinearOperation(Operation):
 
     The third operand, `origin`, is the token of the primal call where `x` and `token` are
     its tangents or cotangents. It depends on the primal array, so it is mapped over and
-    differentiated whenever that is. Tangents and cotangents need not depend on it: those of
-    a sum are constants. Without `origin`, JAX would then neither batch nor differentiate
-    this side of the message, while the process on the other side does.
+    differentiated whenever the array is. Tangents and cotangents need not depend on the
+    array: the cotangents of a sum are constants. Without `origin`, JAX would then neither
+    batch nor differentiate this side of the message, unlike the process on the other side.
     """
 
     #: The operation without a token.

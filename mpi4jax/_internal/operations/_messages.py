@@ -129,7 +129,7 @@ def unpack_messages(
     Arguments:
         ctx: The context of the rule.
         messages: The messages.
-        received: Their arrays, without those of PROC_NULL.
+        received: The arrays of the messages, but for messages from PROC_NULL.
         recvbuf: An array for each leaf that may be left as it is.
         numbers: The operand with the computed ranks, if there is one.
 

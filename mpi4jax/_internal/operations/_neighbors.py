@@ -65,7 +65,7 @@ def envelopes(
 
 
 def _envelopes(neighbors: Sequence[Neighbor], sizes: Iterable[int]) -> tuple[Envelope, ...]:
-    # `sizes` may have no end: that of `repeat`, where all blocks have one size.
+    # `sizes` may have no end: it is a `repeat` if all blocks have one size.
     pairs = zip(neighbors, sizes, strict=False)
     return tuple(Envelope(*neighbor, size) for neighbor, size in pairs)
 

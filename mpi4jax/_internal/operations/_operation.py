@@ -172,7 +172,7 @@ class Operation:
         types: Sequence[Shaped],
         numbers: Sequence[Array],
     ) -> Cotangents:
-        """Cotangents of the operands, from those of the results.
+        """Cotangents of the operands, from the cotangents of the results.
 
         Arguments:
             cotangents: The cotangents of the results.

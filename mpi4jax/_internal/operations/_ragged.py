@@ -1,7 +1,7 @@
 """Operations whose row counts the program computes.
 
-Such a call consists of two: the first one tells every process how many rows come from each,
-and checks whether they fit, and the second one moves the rows. Derivatives know the counts,
+Such a call consists of two operations: the first one exchanges the row counts and checks
+whether the rows fit, and the second one moves the rows. Derivatives know the row counts,
 and only move rows.
 """
 

@@ -2,7 +2,7 @@
 
 As a linear map between the arrays of all processes together, an operation has a transpose,
 through which cotangents go. It is an operation on all processes again, or several of them.
-Each rule here gives, for an operation, the cotangents of its operands from those of its
+Each rule here gives the cotangents of an operation's operands, from the cotangents of its
 results. Numbers have none.
 
 No module imports this one, so that no operation has to know another one for it.
@@ -269,7 +269,7 @@ def _(
     x, _, origin = types
     assert isinstance(origin, Array)
     communicator, plain = operation.communicator, operation.plain
-    # The tag with which the message came is not known: that of `send` by default.
+    # The tag with which the message came is not known: it is taken to be `send`'s default.
     tag = 0 if plain.tag == ANY_TAG else plain.tag
     back = LinearSend(communicator, Send(communicator, plain.source, tag))
     (token,) = back.bind_back(cotangent, token_cotangent, origin, *numbers)

@@ -109,8 +109,8 @@ def exscan(
             :obj:`COMM_WORLD`).
 
     Returns:
-        The reduction over the ranks from 0 to the one before that of this process. On
-        rank 0, where MPI leaves it undefined, the neutral element: 0 for
+        The reduction over the ranks below the rank of this process. On rank 0, where MPI
+        leaves it undefined, the neutral element: 0 for
         :obj:`mpi4py.MPI.SUM`, 1 for ``PROD``, the lowest number for ``MAX``, and so on; 0
         for user-made operators.
 

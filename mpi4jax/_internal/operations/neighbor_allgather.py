@@ -76,7 +76,7 @@ def neighbor_allgather(
     comm: Comm = None,
     token: NotSet = NOTSET,
 ) -> Array | T:
-    """Send an array to every neighbor, and receive those of the neighbors.
+    """Send an array to every neighbor, and receive an array from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
     grid these are, for each axis, the previous and the next process. In a graph, a process

@@ -108,7 +108,7 @@ def neighbor_allgatherv(
     comm: Comm = None,
     token: NotSet = NOTSET,
 ) -> Array | T:
-    """Send an array to every neighbor, and receive theirs, which may differ in size.
+    """Send an array to every neighbor, and receive arrays of any sizes from all.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
     grid these are, for each axis, the previous and the next process. In a graph, a process

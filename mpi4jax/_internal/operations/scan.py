@@ -59,7 +59,7 @@ def scan(
             :obj:`COMM_WORLD`).
 
     Returns:
-        The reduction over the ranks from 0 to that of this process.
+        The reduction over the ranks from 0 to the rank of this process.
 
     """
     raise_if_token_is_set(token, "scan")

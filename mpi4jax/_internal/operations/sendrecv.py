@@ -103,9 +103,9 @@ class SendRecv(ReceivingOperation):
 class SendRecvTangents(SendRecv):
     """A sendrecv of tangents, which have one direction in common on all processes.
 
-    :func:`jax.jacfwd` maps over directions: those of the basis of each process, at the
-    same time. The third operand is the mark of the primal arrays, which has a batch only
-    in a map over arrays and their tangents.
+    :func:`jax.jacfwd` maps over directions: the basis of each process, at the same time.
+    The third operand is the mark of the primal arrays, which has a batch only in a map over
+    arrays and their tangents.
     """
 
     operands = ("sendbuf", "recvbuf", "mark")

@@ -140,7 +140,7 @@ class Trace:
             messages = {} if envelopes is None else envelopes._asdict()
             self._write(kind="site", number=site, line=line, **messages)
         for comm_number, name, members, copies in _core.communicators():
-            # Threads may register communicators in another order than that of numbers.
+            # Threads may register communicators in another order than their numbers'.
             if comm_number in self._communicators:
                 continue
             self._communicators.add(comm_number)

@@ -37,7 +37,7 @@ from ..xla.jax_compat import (
 @as_primitive
 @dataclass(frozen=True)
 class LeafRows(LeafOperation):
-    """Moves rows of all operands but the last two, which are the counts of rows.
+    """A migration of rows of all operands but the last two, which are the row counts.
 
     As in `exchange`, JAX knows the leaves, and the handler has one array, which the program
     packs and unpacks around the call. Rows behind the received ones are undefined.

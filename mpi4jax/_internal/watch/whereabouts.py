@@ -170,7 +170,7 @@ def _is_idle(frame: FrameType) -> bool:
     is_harmless = [
         file.endswith(_PROGRESS_BARS) or file.startswith(_PACKAGE) for file in files
     ]
-    # A thread with no file but that of `threading` is a timer.
+    # A thread with no file but the one of `threading` is a timer.
     return bool(files) and all(is_harmless)
 
 

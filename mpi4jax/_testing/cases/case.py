@@ -19,7 +19,7 @@ class Case:
     """The part of one process in a call; a subclass for each operation.
 
     Arguments:
-        comm: The communicator; by default that of calls without one.
+        comm: The communicator; by default the one of calls without `comm`.
         root: The root of a rooted operation; by default its `usual_root`.
         operator: The operator of a reduction.
         status: The status that a receiving operation fills.

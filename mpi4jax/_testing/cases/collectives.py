@@ -158,7 +158,7 @@ class Reduce(Case):
 
 
 class ReduceScatter(Case):
-    """Each process has a block for each process, and gets the reduction of its own blocks."""
+    """Each process has a block for each one, and gets the reduction of its own blocks."""
 
     operations = ("reduce_scatter",)
     line = "Reduce_scatter_block", "({received} items)"

@@ -467,10 +467,9 @@ def exscan(
     Returns:
         A tuple of two.
 
-        - The reduction over the ranks from 0 to the one before that of this process. On
-          rank 0, where MPI leaves it undefined, the neutral element: 0 for
-          :obj:`mpi4py.MPI.SUM`, 1 for ``PROD``, the lowest number for ``MAX``, and so on; 0
-          for user-made operators.
+        - The reduction over the ranks below the rank of this process. On rank 0, where MPI
+          leaves it undefined, the neutral element: 0 for :obj:`mpi4py.MPI.SUM`, 1 for
+          ``PROD``, the lowest number for ``MAX``, and so on; 0 for user-made operators.
         - The given token, or a new one.
 
     """
@@ -1307,7 +1306,7 @@ def neighbor_allgather(
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[Array | T, Token]:
-    """Send an array to every neighbor, and receive those of the neighbors.
+    """Send an array to every neighbor, and receive an array from each.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
     grid these are, for each axis, the previous and the next process. In a graph, a process
@@ -1364,7 +1363,7 @@ def neighbor_allgatherv(
     comm: Comm = None,
     token: Token | None = None,
 ) -> tuple[Array | T, Token]:
-    """Send an array to every neighbor, and receive theirs, which may differ in size.
+    """Send an array to every neighbor, and receive arrays of any sizes from all.
 
     The topology of the communicator defines the neighbors, in MPI's order. On a Cartesian
     grid these are, for each axis, the previous and the next process. In a graph, a process
@@ -1724,7 +1723,7 @@ def scan(
     Returns:
         A tuple of two.
 
-        - The reduction over the ranks from 0 to that of this process.
+        - The reduction over the ranks from 0 to the rank of this process.
         - The given token, or a new one.
 
     """
