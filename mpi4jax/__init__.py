@@ -43,14 +43,14 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.arguments.hashable import HashableMPIType as HashableMPIType
     from ._internal.arguments.hashable import unpack_hashable as unpack_hashable
     from ._internal.arguments.hashable import wrap_as_hashable as wrap_as_hashable
-    from ._internal.forms.token import LinearToken as LinearToken
-    from ._internal.forms.token import create_token as create_token
-    from ._internal.forms.token import tie as tie
     from ._internal.mpi.context import prepare_gpu as prepare_gpu
     from ._internal.mpi.device import has_cuda_support as has_cuda_support
     from ._internal.mpi.device import has_sycl_support as has_sycl_support
     from ._internal.mpi.meshes import axis_comm as axis_comm
     from ._internal.nonblocking.requests import Request as Request
+    from ._internal.older_api.token import LinearToken as LinearToken
+    from ._internal.older_api.token import create_token as create_token
+    from ._internal.older_api.token import tie as tie
 
     __version__ = _versions.VERSION
 
@@ -61,7 +61,7 @@ if not _typing.TYPE_CHECKING and not _is_for_command:
         if name in _MODULES_ON_DEMAND:
             return _importlib.import_module(f"{__name__}.{name}")
         if name in ("Allreduce", "Bcast", "Recv", "Send", "Sendrecv"):
-            from ._internal.forms.capitalised import capitalised
+            from ._internal.older_api.capitalised import capitalised
 
             return capitalised(getattr(experimental.tokens, name.lower()))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

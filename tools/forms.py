@@ -251,7 +251,7 @@ def tokens_file(functions: Iterable[Function]) -> str:
         '"""\n'
         f"{TYPES.format(internal='..._internal')}"
         "from ... import notoken\n"
-        "from ..._internal.forms.token import (\n"
+        "from ..._internal.older_api.token import (\n"
         "    LinearToken, and_token, check_token, checked_token)\n"
         "from ..._internal.nonblocking.requests import Request\n"
         f"{linear}\n"

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from mpi4jax import has_cuda_support, has_sycl_support, unpack_hashable, wrap_as_hashable
 from mpi4jax._internal.arguments.hashable import HashableMPIType
 from mpi4jax._internal.environment import flag
-from mpi4jax._internal.forms.token import NOTSET, raise_if_token_is_set
 from mpi4jax._internal.mpi.handles import get_default_comm, handle
+from mpi4jax._internal.older_api.token import NOTSET, raise_if_token_is_set
 from mpi4jax._internal.versions import HAS_TOKENS, versiontuple
 from mpi4jax._internal.xla.effects import OrderedMPIEffect, ordered_effect
 from mpi4jax._internal.xla.jax_compat import apply_primitive, ir, ir_constant, token_type

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from ..arguments.checks import PLAIN_TYPES, array
 from ..arguments.types import ArrayLike, PyTree, Status
 from ..environment import settings
-from ..forms.token import refuse_pair
 from ..layout.packing import Tree, is_tree, result_tree
 from ..mpi import handles
+from ..older_api.token import refuse_pair
 from ..xla.jax_compat import trace_state_clean
 from ._barrier import Barrier
 from ._eager import ArrayOrLeaves, run_eagerly

@@ -22,8 +22,8 @@ import jax
 from mpi4jax._override import override
 
 from ..arguments.types import Array, PyTree
-from ..forms.token import LinearToken
 from ..layout.packing import Tree, packed_groups, result_tree, unpack_groups
+from ..older_api.token import LinearToken
 from ..xla.dependence import depend
 from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value, ad
 from ._arguments import like

@@ -13,8 +13,8 @@ from mpi4jax._override import override
 
 from ..arguments.dtypes import OPERATORS, SUM
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ._calls import Call
 from ._in_order import in_order
 from ._reductions import Reduction, reducer

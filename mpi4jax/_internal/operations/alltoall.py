@@ -8,8 +8,8 @@ from typing import overload
 from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike, Comm, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ._arguments import check_first_axis
 from ._calls import Call
 from ._operation import Operation

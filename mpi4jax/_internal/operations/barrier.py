@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..arguments.types import Comm
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ._barrier import Barrier
 from ._calls import Call
 

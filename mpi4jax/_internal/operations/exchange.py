@@ -9,9 +9,9 @@ from typing import TypeVar
 from mpi4jax._override import override
 
 from ..arguments.types import Array, Comm, RankTree, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.call_sites import Envelopes
 from ..xla.jax_compat import LoweringContext, ShapedArray, Tangent, Value
 from ._arguments import ANY_SOURCE, ANY_TAG, like, refuse_unknown_source

@@ -15,9 +15,9 @@ from mpi4jax._override import override
 from ..arguments.checks import array
 from ..arguments.dtypes import identity
 from ..arguments.types import Array, ArrayLike, Comm, Op, PyTree, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..layout.packing import Tree, is_tree
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ._calls import Call
 from ._computed import choose
 from ._reductions import Reduction, depend_on_all

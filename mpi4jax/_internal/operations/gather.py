@@ -8,8 +8,8 @@ from typing import overload
 from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike, Comm, Rank, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.jax_compat import ShapedArray
 from ._arguments import like, root_rank
 from ._calls import Call

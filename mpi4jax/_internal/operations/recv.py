@@ -11,8 +11,8 @@ import jax
 from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
-from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..xla.jax_compat import Tangent
 from ._arguments import (
     ANY_SOURCE,

@@ -10,8 +10,8 @@ import numpy as np
 from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike, Comm, Op, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ._calls import Call
 from ._reductions import Reduction, depend_on_all
 from ._rules import as_primitive

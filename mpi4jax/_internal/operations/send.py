@@ -11,8 +11,8 @@ from mpi4py import MPI
 from mpi4jax._override import override
 
 from ..arguments.types import Array, Comm, Integer, Rank
-from ..forms.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, LinearToken, NotSet, raise_if_token_is_set
 from ..xla.jax_compat import ShapedArray, Tangent
 from ._arguments import dest_rank, refuse_derivative, send_tag
 from ._calls import Call

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike, Comm, Integer, PyTree, Rank, Status, T
-from ..forms.token import NOTSET, NotSet, raise_if_token_is_set
 from ..mpi import handles
+from ..older_api.token import NOTSET, NotSet, raise_if_token_is_set
 from ..xla.dependence import depend
 from ..xla.jax_compat import ShapedArray, Tangent
 from ._arguments import (

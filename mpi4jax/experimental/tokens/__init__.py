@@ -23,8 +23,8 @@ from ..._internal.arguments.types import (
     T,
     Token,
 )
-from ..._internal.forms.token import LinearToken, and_token, check_token, checked_token
 from ..._internal.nonblocking.requests import Request
+from ..._internal.older_api.token import LinearToken, and_token, check_token, checked_token
 from ..._internal.operations._arguments import ANY_SOURCE, ANY_TAG
 from ..._internal.operations.recv import with_linear_token as recv_with_token
 from ..._internal.operations.send import with_linear_token as send_with_token

@@ -15,8 +15,8 @@ import mpi4jax
 import mpi4jax.experimental.notoken
 from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
-from mpi4jax._internal.forms.token import EmptyToken
 from mpi4jax._internal.layout import packing
+from mpi4jax._internal.older_api.token import EmptyToken
 from mpi4jax._testing.cases import CASES, NAMES, OPERATORS
 from mpi4jax.experimental import tokens
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpi4jax
 import mpi4jax.experimental.notoken
-from mpi4jax._internal.forms.token import EmptyToken
+from mpi4jax._internal.older_api.token import EmptyToken
 from mpi4jax.experimental import tokens
 
 

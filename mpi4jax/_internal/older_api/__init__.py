@@ -1,0 +1,1 @@
+"""The API of older versions: tokens, `auto_tokenize`, and names with capitals."""
