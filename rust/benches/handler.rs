@@ -47,7 +47,7 @@ impl Abi for Idle {
     }
 }
 
-/// A C function that takes so many arguments, and returns at once.
+/// A C function with the given arguments that returns at once.
 macro_rules! idle {
     ($symbol:ident($($argument:ident),*)) => {{
         unsafe extern "C" fn idle<$($argument),*>($(_: $argument),*) -> c_int {

@@ -52,7 +52,7 @@ fn ten_floats() -> (Vec<Recorded>, Recorded) {
 }
 
 /// An operation that moves a block of ten floats: how it is called, and its arguments for a block
-/// that is so many of a type.
+/// of a number of elements of a type.
 struct Move {
     operation: &'static str,
     call: fn() -> CallFrame,
@@ -260,7 +260,7 @@ fn a_block_may_be_a_number_of_whole_chunks() {
 }
 
 /// A reduction of ten floats: how it is called on these addresses, and the arguments of a call
-/// that reduces so many of them.
+/// that reduces a number of them.
 struct Reduction {
     operation: &'static str,
     function: [&'static str; 2],
@@ -510,8 +510,8 @@ fn reduce_scatterv_is_a_reduction_for_each_rank_otherwise() {
     );
 }
 
-/// An operation that deals out rows of five floats, one and three of them: its arguments, where a
-/// row has so many elements and these are counts and displacements.
+/// An operation that deals out rows of five floats, one and three of them: its arguments, for a
+/// number of elements in a row, counts and displacements.
 struct Rows {
     operation: &'static str,
     call: fn() -> CallFrame,

@@ -57,7 +57,7 @@ fn communicators(size: i32, random: &mut Random) -> Vec<Communicator> {
 /// A step of a thread.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
-    /// It is busy for so many seconds: it computes, compiles, reads a file.
+    /// It is busy for some seconds: it computes, compiles, reads a file.
     Compute(u32),
     /// It takes part in an operation.
     Operate(Operation),
@@ -608,7 +608,7 @@ fn agreed(operation: &Operation) -> Vec<(String, String)> {
     root.into_iter().collect()
 }
 
-/// How many programs are tried: as many as tests take, or so many.
+/// The number of programs to try: the number in HISTORIES, or a default.
 fn count(default: u64) -> u64 {
     let setting = std::env::var("HISTORIES").ok();
     setting

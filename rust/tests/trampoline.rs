@@ -354,7 +354,8 @@ fn errors_have_texts() {
     assert_eq!(text_of(7), "number 7 is wrong");
 }
 
-/// So many elements for each of the three processes of JAX's world: gives the code, and what MPI is asked.
+/// A reduce-scatter with a count for each of the three processes of JAX's world: gives the code,
+/// and the calls of MPI.
 fn reduce_scattered(counts: [c_int; 3]) -> (c_int, Vec<Recorded>) {
     start();
     let address = ptr::without_provenance_mut(OUT as usize);

@@ -27,7 +27,7 @@ pub fn set_communicator(comm_number: usize, handle: usize, rank: c_int, size: c_
     set_communicator_in_pieces(comm_number, (handle, rank, size), 0);
 }
 
-/// One on which messages travel in pieces of so many bytes.
+/// A communicator on which messages travel in pieces of some number of bytes.
 pub fn set_communicator_in_pieces(
     comm_number: usize,
     (handle, rank, size): (usize, c_int, c_int),

@@ -26,7 +26,7 @@ pub fn communicator(kind: CommunicatorKind, group: &Group) -> CommunicatorId {
     }
 }
 
-/// The default communicator of so many ranks.
+/// The default communicator of a world of `size` ranks.
 pub fn default(size: i32) -> CommunicatorId {
     static HASHES: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
     let mut hashes = HASHES.lock().unwrap();
@@ -73,7 +73,7 @@ pub fn with_thread(mut note: Note, thread: &str) -> Note {
     note
 }
 
-/// A rank that is not in a call, and has made so many on the default communicator.
+/// A rank that is not in a call, and has made `count` calls on the default communicator.
 pub fn elsewhere(count: u64) -> Note {
     let running = Running {
         elsewhere: vec![ThreadActivity {
@@ -91,7 +91,7 @@ pub fn ended(code: i32, reason: &str, count: u64) -> Note {
     note(State::Ended(End { code, reason }), count)
 }
 
-/// The first collective call on the default communicator of so many ranks.
+/// The first collective call on the default communicator of `size` ranks.
 pub fn collective(size: i32, operation: &str) -> CallNote {
     CallNote {
         id: 1,

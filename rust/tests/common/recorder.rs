@@ -176,7 +176,7 @@ impl<T: Argument + Copy> Argument for *const T {
     }
 }
 
-/// A C function of so many arguments, of the types that its place in the table gives them.
+/// A C function with the given arguments, of the types that its place in the table gives them.
 macro_rules! recorder {
     ($symbol:ident($($argument:ident),*)) => {{
         unsafe extern "C" fn called<$($argument: Argument),*>(

@@ -63,7 +63,7 @@ pub fn calls(entries: &[Entry]) -> Vec<u8> {
     [&header(), entries.as_bytes()].concat()
 }
 
-/// The file that a process writes besides its calls. Its clock is ahead by so many nanoseconds.
+/// The file that a process writes besides its calls. Its clock is ahead by some nanoseconds.
 pub fn facts(rank: i32, size: i32, ahead: i64) -> String {
     let names: Vec<_> = OPERATIONS.iter().map(|name| format!("{name:?}")).collect();
     let names = names.join(",");

@@ -153,7 +153,7 @@ fn part(all: &[f32], first: usize, count: usize) -> Vec<f32> {
     all[first..first + count].to_vec()
 }
 
-/// A call of each operation, with so many values in a block.
+/// A call of each operation, with `count` values in a block.
 pub fn cases(rank: Rank, root: usize, count: usize) -> Vec<Case> {
     let Rank { rank, size, .. } = rank;
     let is_root = rank == root;

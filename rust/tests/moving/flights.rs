@@ -11,7 +11,7 @@ use super::mpi::*;
 use super::values;
 use crate::common::*;
 
-/// Starts to send to these processes, and to receive from those so many values each.
+/// Starts to send values to some processes, and to receive a number of values from each source.
 pub fn iexchange(rank: Rank, sends: &[(usize, &[f32])], sources: &[(usize, usize)]) -> CallFrame {
     let arrays = sources
         .iter()

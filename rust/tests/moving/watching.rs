@@ -179,7 +179,7 @@ impl Watchers {
         }
     }
 
-    /// Looks until so many processes are in a call, while no time passes.
+    /// Looks until `count` processes are in a call, while no time passes.
     fn until_in_calls(&mut self, count: usize) {
         for _ in 0..MAX_LOOKS {
             self.look();

@@ -94,7 +94,7 @@ fn device_bytes(device: usize, length: usize) -> Vec<u8> {
 }
 
 fn write(device: usize, data: &[u8]) {
-    // SAFETY: there are so many bytes.
+    // SAFETY: `data` has `data.len()` bytes.
     unsafe { stand_in_write(device, data.as_ptr().cast(), data.len()) }
 }
 

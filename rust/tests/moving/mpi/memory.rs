@@ -31,7 +31,7 @@ static LAST: AtomicI32 = AtomicI32::new(0);
 pub fn lend(request: i32, ranges: impl IntoIterator<Item = Range<usize>>) {
     let mut free = (0..ENTRIES).filter(|index| TABLE[*index].request.load(SeqCst) == 0);
     for range in ranges {
-        let index = free.next().expect("not so many requests at once");
+        let index = free.next().expect("the table has room for all requests");
         TABLE[index].start.store(range.start, SeqCst);
         TABLE[index].end.store(range.end, SeqCst);
         TABLE[index].request.store(request, SeqCst);

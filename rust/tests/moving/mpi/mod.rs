@@ -87,7 +87,7 @@ impl World {
         Self::in_pieces(size, lateness, 0)
     }
 
-    /// One in which messages travel in pieces of so many bytes.
+    /// A world in which messages travel in pieces of `piece_bytes` bytes.
     pub fn in_pieces(size: usize, lateness: Lateness, piece_bytes: usize) -> Self {
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let alone = alone();
@@ -268,7 +268,7 @@ impl Rank {
         with(|network| while network.progress(self.rank) {});
     }
 
-    /// Has this process get an error from a function, after so many calls without.
+    /// Has a function return an error to this process, after `after` calls without an error.
     pub fn fail(&self, function: &'static str, after: usize) {
         with(|network| network.fail(self.rank, function, after));
     }

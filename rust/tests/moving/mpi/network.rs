@@ -105,7 +105,7 @@ pub enum Share {
     Scan,
     /// Of those before it.
     Exscan,
-    /// So many elements, from this one on.
+    /// A block: its first element, and its number of elements.
     Block(usize, usize),
 }
 
@@ -147,7 +147,7 @@ struct Request {
     is_done: bool,
     code: c_int,
     status: Status,
-    /// So many times MPI looks at it before it completes.
+    /// Number of times that MPI looks at it before it completes.
     looks: usize,
 }
 
@@ -155,7 +155,7 @@ struct Request {
 struct Fault {
     process: usize,
     function: &'static str,
-    /// So many calls go well before.
+    /// Number of calls without an error before.
     after: usize,
 }
 
@@ -164,7 +164,7 @@ struct Fault {
 pub struct Lateness {
     /// A message of no more bytes is copied when it is sent.
     pub eager: usize,
-    /// MPI looks up to so many times at what could be completed.
+    /// Largest number of times that MPI looks at what could be completed.
     pub looks: usize,
 }
 
@@ -282,7 +282,7 @@ impl Network {
         self.lateness = Some(lateness);
     }
 
-    /// Has a process get an error from a function, after so many calls without.
+    /// Has a function return an error to a process, after `after` calls without an error.
     pub fn fail(&mut self, process: usize, function: &'static str, after: usize) {
         self.faults.push(Fault {
             process,

@@ -55,7 +55,7 @@ impl Datatype {
         }
     }
 
-    /// Items one behind the other, at each displacement so many.
+    /// Items one behind the other: each displacement, with the number of items there.
     pub fn of(items: &[(isize, c_int, Arc<Self>)]) -> Self {
         let mut parts = Vec::new();
         let mut extent = 0;
@@ -93,7 +93,7 @@ fn joined(ranges: impl IntoIterator<Item = Range<isize>>) -> Vec<Range<isize>> {
     all
 }
 
-/// So many items at an address.
+/// A number of items at an address.
 #[derive(Clone)]
 pub struct Part {
     address: usize,
@@ -198,7 +198,7 @@ impl Operator {
                 let mut operands = [aligned(left), aligned(right)];
                 let (mut count, mut datatype) = ((left.len() / size) as c_int, element.handle());
                 let [invec, inoutvec] = &mut operands;
-                // SAFETY: both have so many elements, and the function is one of MPI's form.
+                // SAFETY: both have `count` elements, and the function is one of MPI's form.
                 unsafe {
                     function.unwrap()(
                         invec.as_mut_ptr().cast(),
