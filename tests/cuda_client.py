@@ -1,4 +1,4 @@
-"""Has JAX start its client for CUDA on the stand-in for a driver: a plugin of pytest's.
+"""A plugin of pytest's that starts JAX's client for CUDA on the stand-in for a driver.
 
 JAX's private names are used here only.
 """

@@ -6,7 +6,7 @@ The rules, for Python and Rust:
 
 - A function named `is_`, `has_` or `are_` answers with a bool.
 - A doc comment does not begin with "The same": it stands without the one above it.
-- A doc comment below `FOLDERS` does not match `VAGUE`: it names what acts or is counted.
+- A doc comment does not match `VAGUE`: it names what acts or is counted.
 
 Doc comments are docstrings and `#:` in Python, `///` and `//!` in Rust.
 """
@@ -26,11 +26,9 @@ from environments import ROOT, output_of
 
 QUESTION = re.compile(r"_*(is|has|are)_")
 ANSWER = re.compile(r"(?i:bool)|TypeGuard|Array|c_int")
-#: Refused in every doc comment.
+#: Refused in doc comments.
 REPEATED = re.compile(r"\AThe same\b")
-#: Refused in the doc comments below `FOLDERS`.
 VAGUE = re.compile(r"\A(?:Has|Have)\b|\b[Ss]o\s+many\b")
-FOLDERS = ("benchmarks", "mpi4jax", "rust/src", "tools")
 
 
 class Word(NamedTuple):
@@ -85,11 +83,10 @@ def of_rust(source: str) -> Iterator[Word]:
 READERS = {".py": of_python, ".pyi": of_python, ".rs": of_rust}
 
 
-def is_refused(word: Word, may_be_vague: bool) -> bool:
+def is_refused(word: Word) -> bool:
     if word.kind == "question":
         return not ANSWER.search(word.text)
-    patterns = [REPEATED] if may_be_vague else [REPEATED, VAGUE]
-    return any(pattern.search(word.text) for pattern in patterns)
+    return bool(REPEATED.search(word.text) or VAGUE.search(word.text))
 
 
 def sources(paths: Iterable[str]) -> list[Path]:
@@ -103,9 +100,8 @@ def offenders(paths: Iterable[str]) -> Iterator[str]:
     """The words that break a rule, with the file and the line."""
     for path in sources(paths):
         name = path.relative_to(ROOT)
-        may_be_vague = not any(name.is_relative_to(folder) for folder in FOLDERS)
         for word in sorted(READERS[path.suffix](path.read_text())):
-            if is_refused(word, may_be_vague):
+            if is_refused(word):
                 text = word.text.partition("\n")[0]
                 yield f"{name}:{word.line}: {word.kind} {text!r}"
 

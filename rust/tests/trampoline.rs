@@ -72,7 +72,7 @@ fn calls_of(body: impl FnOnce()) -> Vec<Recorded> {
     recorded()
 }
 
-/// Has MPI answer, in a world of three processes. Processes 0 and 1 have a device each, and process 2 has
+/// Starts an MPI that answers, in a world of three processes: 0 and 1 with a device each, and 2 with
 /// two.
 fn start() {
     start_with(|| HashMap::from([(0, 0), (2048, 1), (4096, 2), (4097, 2)]));

@@ -33,7 +33,7 @@ def _free_communicators():
 
 @pytest.fixture(autouse=True)
 def _start_together():
-    """Have all ranks start a test together, with nothing left of the last one."""
+    """Start a test on all ranks together, with nothing left of the last one."""
     COMM.Barrier()
     driver.set_context(driver.context(0))
     _core.set_raise_on_error(True)

@@ -123,12 +123,12 @@ def reset_counts() -> None:
 
 
 def fail(name: str, code: int, skip: int = 0) -> None:
-    """Have one call of a function fail, after `skip` more. Code 0 cancels."""
+    """Make one call of a function fail, after `skip` more. Code 0 cancels."""
     _library.stand_in_fail(name.encode(), code, skip)
 
 
 def set_open(is_open: bool) -> None:
-    """Have the host be able to touch the memory that XLA allocates from now on, or not."""
+    """Set whether the host can touch the memory that XLA allocates from now on."""
     _library.stand_in_set_open(is_open)
 
 
@@ -145,7 +145,7 @@ class Stream:
         weakref.finalize(self, _library.stand_in_free_stream, self.handle)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have the stream call a function, and do nothing else meanwhile."""
+        """Let the stream call a function, and do nothing else meanwhile."""
         called = _HostFunction(lambda _: function() and None)
         _called.append(called)
         assert _library.cuLaunchHostFunc(self.handle, called, None) == 0
@@ -194,7 +194,7 @@ class DeviceArray:
         return part
 
     def write_later(self, array: np.ndarray, stream: Stream, delay: int) -> None:
-        """Have the stream write this array, after a delay in microseconds."""
+        """Let the stream write this array, after a delay in microseconds."""
         assert array.nbytes == self.nbytes
         assert array.flags.c_contiguous
         _library.stand_in_write_later(

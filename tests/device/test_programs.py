@@ -123,7 +123,7 @@ def test_the_mpis_of_pypi_say_that_they_take_no_device_memory():
 
 
 def use(monkeypatch, **settings):
-    """Have the environment say something else."""
+    """Replace some settings."""
     monkeypatch.setattr(device, "settings", device.settings._replace(**settings))
 
 

@@ -46,7 +46,7 @@ every_derivative = over(case for case in CASES.values() if case.has_derivative)
 
 
 def calling(case: Case, functions: dict[str, Any]) -> AbstractContextManager[Any]:
-    """Have the call of a case take other functions, by name, than those of `mpi`."""
+    """Replace functions of `mpi`, by name, in the call of a case."""
     namespace = type(case).call.__globals__
     return unittest.mock.patch.dict(namespace, mpi=SimpleNamespace(**functions))
 

@@ -48,7 +48,7 @@ class Part:
 
 
 def hide(paths):
-    """Have imports find modules without these names. Gives the modules as they were."""
+    """Make imports find modules without these names. Returns the modules as they were."""
     modules = {}
     for path in paths:
         module, _, name = path.partition(":")

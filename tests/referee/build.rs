@@ -66,8 +66,9 @@ fn xla_header() -> Result<(), String> {
     write(bindings, "xla.rs").map(drop)
 }
 
-/// Has clang evaluate the addresses: bindgen drops a macro whose value is a cast. Signed, because
-/// bindgen also drops a constant beyond the largest signed one, as MPICH's `(void *) -1` would be.
+/// Constants by which clang evaluates the addresses: bindgen drops a macro whose value is a cast.
+/// They are signed: bindgen also drops a constant beyond the largest signed one, as MPICH's
+/// `(void *) -1` would be.
 const MPI_CONSTANTS: &str = "
 #include <stdint.h>
 static const intptr_t IN_PLACE = (intptr_t)(MPI_IN_PLACE);

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _start_together(default_communicator):
-    """Have all ranks start a test together, with nothing left of the last one."""
+    """Start a test on all ranks together, with nothing left of the last one."""
     from mpi4jax import _core
     from mpi4jax._internal.xla.flush import flush
 

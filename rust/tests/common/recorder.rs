@@ -449,7 +449,7 @@ pub fn run(operation: &str, call: CallFrame) -> (Outcome, Vec<Recorded>) {
     (outcome, recorded())
 }
 
-/// Has this MPI be the one that is bound, for what needs no operation.
+/// Binds this MPI, for tests that need no operation.
 pub fn bind() {
     Recorder::functions().get_or_init(functions);
 }

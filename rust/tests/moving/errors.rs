@@ -13,8 +13,8 @@ use crate::common::*;
 
 const COUNT: usize = 2000;
 
-/// Has rank 0 make a call, in which an error comes, and use its memory for something else after that.
-/// Rank 1 then does `answer`.
+/// A call of rank 0 with an error, after which the rank uses the memory for something else. Rank 1
+/// then does `answer`.
 fn after_an_error(
     rank: Rank,
     function: &'static str,
@@ -91,7 +91,7 @@ fn a_receive_that_fails_leaves_no_send() {
     }
 }
 
-/// Has rank 0 use blocks of the core's for something else: a hold, and then a message.
+/// Uses blocks of the core's on rank 0 for something else: a hold, and then a message.
 fn use_blocks_again(rank: Rank) {
     let held_values = values(7, 2 * COUNT);
     let call = rank.on().operand(array(&held_values));

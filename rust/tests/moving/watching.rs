@@ -150,7 +150,7 @@ impl Watchers {
         }
     }
 
-    /// Has each watcher look at its process and its mailbox.
+    /// Lets each watcher look at its process and its mailbox.
     fn look(&mut self) {
         for watched in &mut self.all {
             watched.process.look(self.now);

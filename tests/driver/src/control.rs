@@ -39,7 +39,7 @@ fn alloc(bytes: usize, protection: c_int) -> usize {
     address
 }
 
-/// Has the host be able to touch the memory that a driver function allocates from now on, or not.
+/// Sets whether the host can touch the memory that a driver function allocates from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_set_open(is_open: c_int) {
     lock().is_open = Some(is_open != 0);

@@ -220,7 +220,7 @@ pub fn capture_status(handle: *mut c_void, status: *mut c_int) -> Outcome {
     give(status, 0)
 }
 
-/// Has the stream wait for what the event stands for now.
+/// Makes a stream wait for the point that an event marks now.
 pub fn wait_event(on: *mut c_void, handle: *mut c_void, _flags: c_uint) -> Outcome {
     let mut state = lock();
     let point = event(&mut state, handle)?.point;

@@ -263,12 +263,12 @@ impl Rank {
         self.call("wait", call)
     }
 
-    /// Has MPI go on with all requests of this process, as any call does.
+    /// Lets MPI go on with all requests of this process, as any call does.
     pub fn progress(&self) {
         with(|network| while network.progress(self.rank) {});
     }
 
-    /// Has a function return an error to this process, after `after` calls without an error.
+    /// Makes a function return an error to this process, after `after` calls without an error.
     pub fn fail(&self, function: &'static str, after: usize) {
         with(|network| network.fail(self.rank, function, after));
     }

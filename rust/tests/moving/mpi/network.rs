@@ -282,7 +282,7 @@ impl Network {
         self.lateness = Some(lateness);
     }
 
-    /// Has a function return an error to a process, after `after` calls without an error.
+    /// Makes a function return an error to a process, after `after` calls without an error.
     pub fn fail(&mut self, process: usize, function: &'static str, after: usize) {
         self.faults.push(Fault {
             process,
