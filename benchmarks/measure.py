@@ -148,7 +148,7 @@ def programs(effort: Effort) -> dict[str, list[float]]:
 
 
 def checks(effort: Effort) -> dict[str, list[float]]:
-    """Calls as they are, and with those of the other ranks compared before."""
+    """Calls without a comparison before, and compared with the calls of the other ranks."""
     from mpi4jax import _core
 
     mpi = import_mpi()
@@ -340,7 +340,7 @@ def resident(effort: Effort) -> dict[str, list[float]]:
     samples = {}
     for size, count in ((5, 12), (16, 4), (60, 1)):
         before = _resident_mebibytes()
-        # No size of arrays is a multiple of that of huge pages.
+        # No size of arrays is a multiple of the size of huge pages.
         arrays = [jnp.ones((size << 18) + 1000, jnp.float32) for _ in range(count)]
         loop = donated_loop(step, arrays, 6)
         del arrays

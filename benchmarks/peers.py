@@ -1,7 +1,7 @@
 """Exchanges of ghosts of unstructured meshes by hand, as in two public codes.
 
 Rebuilt from the descriptions of tatva (smec-ethz/tatva, `ExchangePlan`) and of JAX-AMG
-(jx-wang-s-group/JAX-AMG, `HaloPlan`), to compare values and times with those of a plan.
+(jx-wang-s-group/JAX-AMG, `HaloPlan`), to compare their values and times with a plan's.
 """
 
 from __future__ import annotations

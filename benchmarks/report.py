@@ -1001,7 +1001,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument(
-        "--docs", action="store_true", help="write those of the documentation"
+        "--docs", action="store_true", help="write the pages of the documentation"
     )
     args = parser.parse_args()
     samples = json.loads(args.results.read_text())

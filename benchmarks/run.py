@@ -157,7 +157,7 @@ def compiled(source: Path, peer: str, folder: Path) -> str:
 
 
 def imports(quick: bool) -> dict[str, Samples]:
-    """The seconds that `import mpi4jax` adds to those of JAX and mpi4py."""
+    """The seconds that `import mpi4jax` takes beyond the imports of JAX and mpi4py."""
     code = (
         "import time, jax, mpi4py.MPI; start = time.perf_counter(); import mpi4jax; "
         "print(time.perf_counter() - start)"

@@ -174,8 +174,8 @@ def room_for(expected: float, most: int) -> int:
 def forces(x: jax.Array, others: jax.Array, is_other: jax.Array) -> jax.Array:
     """The forces on particles at x by those closer than REACH.
 
-    These are all pairs. With more particles, sort them into cells, and take those of nearby
-    cells.
+    These are all pairs. With more particles, sort them into cells, and take the pairs in
+    nearby cells.
     """
     difference = x[:, jnp.newaxis] - others
     squares = jnp.sum(difference**2, axis=-1)

@@ -113,7 +113,7 @@ def matrices_of(mesh):
 
 
 class Part:
-    """The triangles of a process, with the plans that tie them to those of the others."""
+    """The triangles of a process, with the plans that tie them to other processes'."""
 
     def __init__(self, mesh):
         centers = mesh.points[mesh.triangles].mean(axis=1)

@@ -19,8 +19,8 @@ def load(path: str, abi: str) -> tuple[list[tuple[str, object]], list[tuple[str,
 def set_wait_policy(path: str, has_core: bool, gives_way: bool) -> bool:
     """Set whether waits in MPI poll at first, and give way in the end to other threads.
 
-    `has_core`: there is a core for each process. `path` is that of `load`. Says whether
-    this MPI can.
+    `has_core`: there is a core for each process. `path` is the argument of `load`. Says
+    whether this MPI can.
     """
 
 def status_ignore(abi: str) -> int:
@@ -62,11 +62,11 @@ def free_communicator(comm_number: int) -> None:
     """Make calls on a communicator an error, and free the communicators made of it."""
 
 def follow(world: int, comm_self: int) -> None:
-    """Count the copies of `MPI_COMM_WORLD`, by its handle, and theirs.
+    """Count the copies of `MPI_COMM_WORLD`, by its handle, and the copies of copies.
 
-    By that, processes know which copy each other means. Calls are refused once MPI is about
-    to be finalised, which it says by that of `MPI_COMM_SELF`, and in processes that are
-    forked from this one.
+    By their counts, processes know which copy each other means. Calls are refused once MPI
+    is about to be finalised, which it tells through `MPI_COMM_SELF`, and in processes that
+    are forked from this one.
     """
 
 def check_available() -> None:

@@ -1,4 +1,4 @@
-"""Builds the documentation, and that of the core. Warnings are errors.
+"""Builds the documentation of the package and of the core. Warnings are errors.
 
 Links within the pages are followed, anchors included, as Sphinx takes HTML and what links
 to it on trust.

@@ -54,7 +54,7 @@ HERE = FOLDER / "aarch64"
 SYSTEM = ("python3", "libstdc++6", "libgfortran5", "zlib1g")
 EMULATOR = "qemu-user-static:amd64"
 
-#: The packages of tests, without those of examples and of the suites of the original.
+#: The packages of tests, without the packages of examples and of the original's suites.
 PACKAGES = ("mpi4py", "numpy", "perfetto", "pytest", "scipy")
 
 #: Settings that avoid process_vm_readv, which QEMU lacks, and PMIx's tables in shared

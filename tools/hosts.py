@@ -34,7 +34,7 @@ touch {folder}/{name}.up
 while :; do sleep 1000 & wait; done
 """
 
-#: Stands in for ssh: options, a host, a command. The environment is that of a login, not
+#: Stands in for ssh: options, a host, a command. The environment is a login's, not
 #: the caller's.
 AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -91,7 +91,7 @@ class Host:
         children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
         pid = int(children.read_text())
         self._file("pid").write_text(str(pid))
-        # The kernel takes its time with that of a host that has ended.
+        # The kernel takes its time with the link of a host that has ended.
         subprocess.run(["ip", "link", "delete", self.link], capture_output=True)
         call(
             *("ip", "link", "add", self.link, "type", "veth"),

@@ -193,7 +193,7 @@ def of_devices(errors: list[str]) -> Facts:
     except RuntimeError as error:
         errors.append(f"JAX has no device: {error}")
         return {"abi": binding.abi()}
-    # JAX has one name for the GPUs of all makers, devices have those of their makers.
+    # JAX has one name for the GPUs of all makers, and devices have their makers' names.
     on_gpu = backend == "gpu" or backend in GPU_PLATFORMS
     if on_gpu:
         if _core.device() is None:

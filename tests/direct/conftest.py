@@ -1,7 +1,7 @@
 """Tests of programs that let MPI work on the memory of GPUs, in processes of their own.
 
-The stand-in of tests/driver is the driver (by LD_LIBRARY_PATH), and that of tests/aware_mpi
-a CUDA-aware MPI in front of the real one, which crashes where such an MPI does. JAX finds a
+The stand-in of tests/driver is the driver (by LD_LIBRARY_PATH), and tests/aware_mpi makes a
+CUDA-aware MPI of the real one, which crashes where such an MPI does. JAX finds a
 plugin without a device, so that it might use a GPU. As XLA has none, programs are compiled
 for one and their calls made with frames, as in tests/device.
 """

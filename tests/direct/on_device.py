@@ -53,7 +53,7 @@ def ones():
 
 
 def copies():
-    """How arrays got to MPI and back: by its own copies, and by those of ours."""
+    """Whether arrays got to MPI and back by its own copies, and whether by ours."""
     aware = ctypes.CDLL(None).aware_mpi_copies()
     return aware > 0, driver.count("cuMemcpyDtoHAsync") > 0
 

@@ -76,7 +76,7 @@ def test_of_others_nothing_is_known(start, kind):
 
 
 def test_each_call_is_looked_at(start):
-    """An array of another package's pool may come after those of XLA's."""
+    """An array of another package's pool may come after arrays of XLA's pool."""
     done = start(
         FIRST
         + """

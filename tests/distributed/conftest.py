@@ -114,7 +114,7 @@ def skip_what_xla_refuses():
 
 @pytest.fixture
 def assert_is():
-    """Compares the parts that this process has with those of a whole array."""
+    """Compares the parts that this process has with the parts of a whole array."""
 
     def call(actual, expected, **tolerance):
         assert actual.shape == expected.shape

@@ -1,8 +1,8 @@
 """Operations of random programs on meshes: ours, and JAX's collectives.
 
-Each makes two functions of the loops' turn and of two arrays: that of a process's own
-arrays, which JAX traces, and that of the rows of all members of a group, in NumPy. Rows may
-be complex, so that an imaginary step gives derivatives.
+Each makes two functions of the loops' turn and of two arrays: a function of a process's own
+arrays, which JAX traces, and a function of the rows of all members of a group, in NumPy.
+Rows may be complex, so that an imaginary step gives derivatives.
 """
 
 import functools

@@ -71,7 +71,7 @@ def neighbors(is_ring):
 
 
 def rows_of_neighbors(mpi, x):
-    """Ten times the row on the left plus that on the right: those of others, or -x."""
+    """Ten times the left neighbor's row plus the right one's, with -x for a missing one."""
     left, right = neighbors(is_ring=False)
     # To the right in two parts.
     sent, received = [(x[:, :1], x[:, 1:]), x], [(-x[:, :1], -x[:, 1:]), -x]
@@ -223,7 +223,7 @@ LINEAR = [name for name in OPERATIONS if not name.endswith("allreduce_max")]
 @pytest.mark.parametrize("name", LINEAR)
 @reversible
 def test_derivatives(mesh, spread, sharded, mapped, name, structure):
-    """The transpose is that of the matrix of the whole program, as for JAX's own."""
+    """The transpose is the transposed matrix of the whole program, as for JAX's own."""
     is_invariant, function, _ = OPERATIONS[name]
     program = mapped(STRUCTURES[structure](function), is_invariant)
     matrix = dense_jacobian(program, lambda rows: spread(rows, mesh, "i"))
@@ -241,7 +241,7 @@ def test_derivatives(mesh, spread, sharded, mapped, name, structure):
 @pytest.mark.parametrize("name", LINEAR)
 @reversible
 def test_gradients_inside(mesh, spread, mapped, run, name, structure):
-    """All ranks have a loss of their own, and the gradient is that of their sum."""
+    """All ranks have a loss of their own, and the gradient is the gradient of the sum."""
     _, function, _ = OPERATIONS[name]
 
     def varying(x):

@@ -1,4 +1,4 @@
-"""Halo plans on a mesh: in `jax.shard_map`, what those of a communicator do outside."""
+"""Halo plans on a mesh do in `jax.shard_map` what plans of a communicator do outside."""
 
 import functools
 
@@ -40,7 +40,7 @@ def run(grid_of_mesh, is_checked, spread):
     """The parts that this process has of what a function of its parts gives."""
 
     def call(function, *parts):
-        """Each part is that of this process, and may have more axes in front."""
+        """Each process gets its own part, which may have more axes in front."""
         specs = [P(*[None] * (x.ndim - 2), *NAMES) for x in parts]
         whole = [
             spread(whole_of(x), grid_of_mesh, *spec)

@@ -111,7 +111,7 @@ def test_among_collectives(fields, is_checked):
 
 @pytest.mark.parametrize("name", ["exchange", "accumulate"])
 def test_derivatives(fields, name, is_checked):
-    """They are those of the plan outside."""
+    """They are the same as for the plan outside."""
 
     def pull(plan, x):
         return jax.vjp(getattr(plan, name), x)[1](2 * x)[0]
@@ -135,7 +135,7 @@ def test_rows_of_a_mesh(fields):
 
 
 def test_whole_fields(fields, is_checked):
-    """`gather` and `scatter` of a program are those of the plan outside."""
+    """`gather` and `scatter` give in a program what they give outside."""
     plan = fields.plan
     whole = np.asarray(plan.gather(jnp.asarray(fields.own)))
 

@@ -1,4 +1,4 @@
-"""The tables of the documentation are those of one run of `make bench`."""
+"""The tables of the documentation come from one run of `make bench`."""
 
 import importlib
 import json

@@ -71,7 +71,7 @@ TESTED = [block for block in BLOCKS if not block.reason]
 
 
 def installs_for(block):
-    """The lines to run before a block: those of its page, if it has none itself."""
+    """The lines to run before a block: its page's, if it has none itself."""
     if block.installs:
         return ()
     same_page = [other for other in TESTED if other.page == block.page]

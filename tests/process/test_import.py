@@ -281,7 +281,7 @@ def test_unknown_environment_variable(launch, name, text, ranks):
 
 
 def test_known_environment_variables(launch):
-    """Nothing is said of those of the page on them, nor of other packages' ones."""
+    """No warning names a variable of the page on settings, or another package's."""
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     names = re.findall(r"^\| `(MPI4JAX_\w+)`", page, re.MULTILINE)
     variables = dict.fromkeys([*names, "MPI4JAXX", "MPI4PY_RC"], "")

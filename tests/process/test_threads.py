@@ -1,4 +1,4 @@
-"""The threads of the core, and those of XLA's in which programs run."""
+"""The threads of the core, and XLA's threads in which programs run."""
 
 import signal
 import sys

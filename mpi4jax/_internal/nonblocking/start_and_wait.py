@@ -409,7 +409,7 @@ def _transpose_start(
         may_be_zero=True,
     )
     pairs = zip(operands, flight.pull(arrived, operands), strict=True)
-    # On a mesh, operands may vary over more axes than those of the communicator.
+    # On a mesh, operands may vary over more axes than the communicator's.
     return cotangents_of(
         operands, (ct if ct is None else vary_like(ct, array_or_aval(x)) for x, ct in pairs)
     )

@@ -31,7 +31,7 @@ pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     unsafe { real(handle, name) }
 }
 
-/// The names of MPI's library: MPICH's, Open MPI's, and that of the standard ABI.
+/// The names of MPI's library: MPICH's, Open MPI's, and the standard ABI's.
 const LIBRARIES: [&CStr; 3] = [c"libmpi.so.12", c"libmpi.so.40", c"libmpi_abi.so.0"];
 
 fn library() -> *mut c_void {

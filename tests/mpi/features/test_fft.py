@@ -89,7 +89,7 @@ def test_a_plan_and_its_inverse_move_as_often_as_needed(grid, calls_of):
 @pytest.mark.parametrize("is_real", [False, True])
 @pytest.mark.parametrize("seed", seeds(6))
 def test_modes(seed, is_real):
-    """The modes that are kept are those of NumPy with the same wavenumbers."""
+    """The modes that are kept are NumPy's modes with the same wavenumbers."""
     case = Case(seed)
     points = [case.shape[axis] for axis in case.axes]
     modes = [int(case.random.integers(1, n + 1)) for n in points]
@@ -254,7 +254,7 @@ def test_adjoints(seed, is_real):
 
 @pytest.mark.parametrize("axes", [[0], [1, 0]], ids=["slabs", "pencils"])
 def test_the_jacobian(axes):
-    """All of it, column by column, is that of the whole transform."""
+    """All parts together, column by column, are the matrix of the whole transform."""
     shape = 3, 2, 4
     layout = Layout(ROW if len(axes) == 1 else SQUARE, shape, axes)
     plan = fft.Plan(layout, real=True)

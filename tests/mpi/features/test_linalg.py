@@ -309,7 +309,7 @@ def test_gradients(name, dtype, with_start):
 
 
 def test_a_start_is_none_for_derivatives():
-    """In float32, the digits of a gradient would be lost in those of a far start."""
+    """In float32, a gradient would lose its digits beside a far start."""
     matrix, b = system("cg", np.float32)
     product = by_columns(own(matrix, 1))
     solution = np.linalg.solve(matrix, b)
@@ -542,7 +542,7 @@ def bits(x):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(6))
 def test_reproducible_sums(dtype, seed):
-    """Bit by bit those of one process, and accurate, in any order and division."""
+    """Sums are accurate, and bit by bit one process's, in any order and division."""
     generator = np.random.default_rng(seed)
     size = int(generator.choice([1, 5, 5000, 40000]))
     spread = generator.choice([0, 3, 12])

@@ -1,4 +1,4 @@
-"""Particles that move to other processes, against what NumPy makes of those of all."""
+"""Particles that move to other processes, compared with NumPy on all particles."""
 
 from collections import Counter
 

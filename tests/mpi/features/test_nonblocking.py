@@ -337,7 +337,7 @@ def test_second_derivatives(form):
 
 
 def in_every_way(case, mode):
-    """The result of a call, its derivatives, and those of a batch."""
+    """The result and the derivatives of a call, and of a batch of calls."""
     x = jnp.sin(jnp.arange(float(np.prod(case.shape((3,))))) + RANK)
     x = x.reshape(case.shape((3,)))
     batch = jnp.stack([x, 2 * x, x + 1])
@@ -357,7 +357,7 @@ def in_every_way(case, mode):
 
 @every_case
 def test_every_case(case):
-    """Its result, derivatives and batches are those of the blocking form."""
+    """Its result, derivatives and batches are the same as of the blocking form."""
     if case.size < case.least_size:
         pytest.skip("needs more processes")
     ways = zip(in_every_way(case, nonblocking), in_every_way(case, jax.jit), strict=True)

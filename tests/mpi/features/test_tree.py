@@ -350,7 +350,7 @@ def same_leaves(leaves, expected):
 @pytest.mark.usefixtures("enable_x64")
 @over([*differentiable, CASES["allreduce-MAX"], CASES["reduce-PROD"]])
 def test_derivatives(case, monkeypatch):
-    """They are those of the leaves by themselves, the large one included."""
+    """They are the same as for the leaves by themselves, the large one included."""
     monkeypatch.setattr(packing, "LARGEST_PACKED", 24)
     shapes = [case.shape(block) for block in SMALL]
     x, t = floats(shapes, 1), floats(shapes, 2)

@@ -93,7 +93,7 @@ def test_entries_of_a_matrix(peers, part):
     """tatva: the entries of a row are summed at the owner of its node.
 
     A plan of entries, whose ids are their places in the whole matrix, does the same. The
-    owner has all entries of its rows, those of others without a value of its own.
+    owner has all entries of its rows, also the entries to which only others add.
     """
     plan = part.plan
     loop = peers.NeighborLoop(mpi, part.ids, plan.owned, NODES, WORLD)

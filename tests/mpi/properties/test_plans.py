@@ -192,7 +192,7 @@ OTHERS = {
 
 
 def name_of(key: str) -> str:
-    """The name of a function, from that of a call."""
+    """The name of a function, from the name of a call."""
     return re.split("[, ]", key)[0]
 
 

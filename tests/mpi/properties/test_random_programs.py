@@ -168,7 +168,7 @@ def iexchange(example):
 
 
 class Fields:
-    """Fields on a ring of cells, an axis in front of those of the leaves."""
+    """Fields on a ring of cells, along an axis in front of the leaves' axes."""
 
     def __init__(self, example):
         self.cells = 3 * SIZE - example.seed % SIZE
@@ -194,7 +194,7 @@ class Fields:
         return [x + 1 for x in self.part(rank)]
 
     def sum_of_cotangents(self):
-        """The sum of those of all ranks, in whole fields."""
+        """The sum over the values of all ranks, in whole fields."""
         total = zeros_like(self.whole)
         for rank in range(SIZE):
             cells, cotangent = self.with_ghosts(rank), self.cotangent(rank)

@@ -1,4 +1,4 @@
-//! The core's view of the driver, compared with the bindings of cudarc to that of CUDA 12.0.
+//! The core's view of the driver, compared with cudarc's bindings to the driver of CUDA 12.0.
 
 use binding::memory::driver::{DISABLE_TIMING, signatures};
 use binding::memory::kind;
