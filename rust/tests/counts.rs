@@ -950,6 +950,7 @@ fn nonblocking_rows_of_many_elements_need_64_bits() {
     let mut ticket = [0.0f32; 2];
     let mut rows = [0.0f32; 5];
     let call = root().list("counts", &[1, 3]).ints(&[("may_be_lost", 0)]);
+    let call = call.list("arrays", &[F32.into(), 20]);
     let call = call.operand(floats(rows.as_mut_ptr() as i64, &[1, 5]));
     let call = call.result(floats(ticket.as_mut_ptr() as i64, &[2]));
     assert_eq!(

@@ -67,6 +67,11 @@ fn on_line(dests: &[i64], sources: &[i64], arrays: &[i64]) -> CallFrame {
         .list("arrays", arrays)
 }
 
+/// A call whose result is an array of `count` floats.
+fn to_come(call: CallFrame, count: i64) -> CallFrame {
+    call.list("arrays", &[F32.into(), count])
+}
+
 fn names(calls: &[Recorded]) -> Vec<&'static str> {
     calls.iter().map(|call| call.0).collect()
 }
@@ -87,7 +92,7 @@ fn a_computed_rank_may_be_nobody() {
 fn a_reduction_is_begun_and_waited_for() {
     let _alone = with_nothing_in_flight();
     let arrays = Arrays::new();
-    let call = on(RANK_0).ints(&[("op_number", SUM)]);
+    let call = to_come(on(RANK_0).ints(&[("op_number", SUM)]), 4);
     let calls = arrays.start("iallreduce", call.operand(arrays.operand(&[4])));
     assert_eq!(names(&calls), ["MPI_Iallreduce"]);
     let arguments = &calls[0].1;
@@ -106,7 +111,7 @@ fn a_reduction_is_begun_and_waited_for() {
 fn the_operand_of_an_allgather_is_a_part_of_its_result() {
     let _alone = with_nothing_in_flight();
     let arrays = Arrays::new();
-    let call = on(RANK_1).operand(arrays.operand(&[2, 2]));
+    let call = to_come(on(RANK_1).operand(arrays.operand(&[2, 2])), 8);
     let calls = arrays.start("iallgather", call);
     assert_eq!(names(&calls), ["MPI_Iallgather"]);
     assert_eq!(arrays.wait(8).0, Ok(()));
@@ -122,13 +127,14 @@ fn each_collective_operation_is_its_own() {
         ("ibcast", on(RANK_0).ints(&[("root", 1)]), "MPI_Ibcast", 4),
     ] {
         let arrays = Arrays::new();
-        let calls = arrays.start(operation, call.operand(arrays.operand(&[2, 2])));
+        let call = to_come(call.operand(arrays.operand(&[2, 2])), 4);
+        let calls = arrays.start(operation, call);
         assert_eq!(names(&calls), [function]);
         assert_eq!(calls[0].1[1], count);
         assert_eq!(arrays.wait(4).0, Ok(()));
     }
     let arrays = Arrays::new();
-    let call = on(RANK_0)
+    let call = to_come(on(RANK_0), 4)
         .operand(arrays.operand(&[4]))
         .result(arrays.ticket());
     assert_eq!(
@@ -406,7 +412,9 @@ fn an_error_of_a_collective_operation_leaves_nothing_in_flight() {
     let _alone = with_nothing_in_flight();
     let arrays = Arrays::new();
     let call = on(RANK_0).ints(&[("op_number", SUM), ("may_be_lost", 0)]);
-    let call = call.operand(arrays.operand(&[4])).result(arrays.ticket());
+    let call = to_come(call, 4)
+        .operand(arrays.operand(&[4]))
+        .result(arrays.ticket());
     let (outcome, _) = raising("MPI_Iallreduce", 5, || run("iallreduce", call));
     assert_eq!(
         outcome,

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 use super::block::Block;
+use super::in_flight::InFlight;
 use crate::error::Failure;
 use crate::xla::{Buffer, ResultBuffer};
 
@@ -16,6 +17,18 @@ pub trait Memory {
 
     /// The address at which MPI finds the operand, from [`before`](Self::before) on.
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure>;
+
+    /// The address at which MPI finds an operand that may be a part of the result written last, `start` bytes
+    /// from its begin.
+    #[inline(always)]
+    fn read_within(
+        &self,
+        operand: &Buffer,
+        bytes: usize,
+        _start: usize,
+    ) -> Result<*const c_void, Failure> {
+        self.read(operand, bytes)
+    }
 
     /// The address at which MPI puts the result, until [`after`](Self::after). It is the operand's
     /// if both are one array.
@@ -33,12 +46,27 @@ pub trait Memory {
     /// Copies what the call itself writes to the first `from.len()` bytes of a result.
     fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure>;
 
-    /// Copies the first `bytes` bytes of an operand to a result.
+    /// Copies the first `bytes` bytes of an operand to a result, which may be in the same place.
     fn copy(&self, operand: &Buffer, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
+        if bytes == 0 || operand.address == result.address {
+            return Ok(());
+        }
         let mut block = Block::take(bytes);
         let part = block.part(0..bytes);
         self.load(operand, part)?;
         self.store(result, part)
+    }
+
+    /// Fills the first `bytes` bytes of a result with zeros.
+    fn clear(&self, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
+        self.store(result, &vec![0; bytes])
+    }
+
+    /// The blocks and the requests that a nonblocking call leaves to the call that waits, or `None` in a
+    /// blocking call.
+    #[inline(always)]
+    fn in_flight(&self) -> Option<&InFlight> {
+        None
     }
 }
 

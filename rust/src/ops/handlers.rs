@@ -10,7 +10,7 @@ use super::flights::start_and_wait;
 use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
-use crate::memory::{Direct, Driver, Host, Memory, Staged, gpu_aware};
+use crate::memory::{Direct, Driver, Host, InBlocks, Memory, Staged, gpu_aware};
 use crate::mpi::{Abi, check_available};
 use crate::recorder::{self, Operation};
 use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler, ResultBuffer};
@@ -65,12 +65,12 @@ macro_rules! handlers {
                         run(&recorded::$name, frame, Host, $file::$name::<A, Host>)
                     }),
                     $(handler!($nonblocking, numbers_on_host, |frame| {
-                        start(&recorded::$nonblocking, frame, Host, $file::$name::<A, Host>)
+                        start(&recorded::$nonblocking, frame, Host, $file::$name::<A, _>)
                     }),)?
                 )*
                 $(
                     handler!($flight, numbers_on_host, |frame| {
-                        run(&recorded::$flight, frame, Host, $flight_file::$flight::<A, Host>)
+                        $flight_file::$flight::<A, Host>(begin(&recorded::$flight, frame, Host)?)
                     }),
                 )*
             ];
@@ -87,15 +87,14 @@ macro_rules! handlers {
                     }),
                     $(handler!($nonblocking, numbers_on_device, |frame| {
                         with_copies(frame, |frame, memory| {
-                            start(&recorded::$nonblocking, frame, memory, $file::$name::<A, Staged>)
+                            start(&recorded::$nonblocking, frame, memory, $file::$name::<A, _>)
                         })
                     }),)?
                 )*
                 $(
                     handler!($flight, numbers_on_device, |frame| {
                         with_copies(frame, |frame, memory| {
-                            let body = $flight_file::$flight::<A, Staged>;
-                            run(&recorded::$flight, frame, memory, body)
+                            $flight_file::$flight::<A, Staged>(begin(&recorded::$flight, frame, memory)?)
                         })
                     }),
                 )*
@@ -184,7 +183,7 @@ fn start<A: Abi, M: Memory>(
     operation: &'static Operation,
     frame: &Frame,
     memory: M,
-    body: fn(&Call<A, M>) -> Result<()>,
+    body: fn(&Call<A, InBlocks<M>>) -> Result<()>,
 ) -> Result<()> {
     start_and_wait::start(begin(operation, frame, memory)?, body)
 }

@@ -1,6 +1,7 @@
 //! The arrays of a call, as MPI is told about them.
 
 use std::ffi::c_int;
+use std::ptr;
 
 use super::Call;
 use crate::error::{Error, Result};
@@ -10,75 +11,66 @@ use crate::recorder::Array;
 use crate::xla::{Buffer, ResultBuffer};
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
-    /// An operand as MPI reads it.
+    /// The send buffer of an operand.
     #[inline(always)]
     pub fn send_buffer(&self, operand: &Buffer) -> Result<SendBuffer<'_>> {
-        if let Some(departure) = &self.departure {
-            return self.copy_operand(operand, departure);
-        }
         let (datatype, bytes) = measure(operand)?;
         let address = self.in_memory(|memory| memory.read(operand, bytes))?;
-        // SAFETY: XLA lends the operand for the time of the call.
+        // SAFETY: the memory has the operand there until the end of the call.
         Ok(unsafe { SendBuffer::new(address, operand.count, datatype) })
     }
 
-    /// A result as MPI writes it.
+    /// The send buffer of an operand that may be a part of a receive buffer, from byte `start` on:
+    /// `MPI_IN_PLACE` then (MPI-4.1 §6.2).
     #[inline(always)]
-    pub fn recv_buffer(&self, result: &ResultBuffer) -> Result<RecvBuffer<'_>> {
-        if let Some(departure) = &self.departure {
-            return self.room_for(result, departure);
+    pub fn send_buffer_within(
+        &self,
+        operand: &Buffer,
+        recv: &RecvBuffer,
+        start: usize,
+    ) -> Result<SendBuffer<'_>> {
+        let (datatype, bytes) = measure(operand)?;
+        let address = self.in_memory(|memory| memory.read_within(operand, bytes, start))?;
+        if ptr::eq(address, recv.address().wrapping_byte_add(start)) {
+            return Ok(SendBuffer::in_place(operand.count, datatype));
         }
-        let (datatype, bytes) = measure(result)?;
-        let address = self.in_memory(|memory| memory.write(result, bytes))?;
-        // SAFETY: XLA lends the result for the time of the call.
-        Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
+        // SAFETY: the memory has the operand there until the end of the call.
+        Ok(unsafe { SendBuffer::new(address, operand.count, datatype) })
     }
 
-    /// The one result of the call, or what it will be if the call is nonblocking.
+    /// The receive buffer of a result.
     #[inline(always)]
-    pub fn result(&self, to_come: impl FnOnce() -> Result<Array>) -> Result<ResultBuffer<'a>> {
-        if self.is_nonblocking() {
-            return to_come().map(|array| ResultBuffer::nowhere(array.dtype, array.count));
-        }
-        let [result] = self.results()?;
-        Ok(result)
+    pub fn recv_buffer(&self, result: &ResultBuffer) -> Result<RecvBuffer<'_>> {
+        let (datatype, bytes) = measure(result)?;
+        let address = self.in_memory(|memory| memory.write(result, bytes))?;
+        // SAFETY: the memory has room for the result there until the end of the call.
+        Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
     }
 
     /// The result, which holds `blocks` times what the operand does.
     #[inline(always)]
     pub fn result_of_blocks(&self, operand: &Buffer, blocks: c_int) -> Result<ResultBuffer<'a>> {
-        let result = self.result(|| {
-            Ok(Array {
-                count: operand.count.saturating_mul(blocks.into()),
-                ..operand.into()
-            })
-        })?;
+        let [result] = self.results()?;
         check_blocks(&result, operand, blocks)?;
         Ok(result)
     }
 
-    /// The result, which is as large as one of the operand's `blocks` blocks. Where there is no operand, the
-    /// call says what the result is.
+    /// The result, which is as large as one of the operand's `blocks` blocks. Without an operand, any
+    /// result is.
     pub fn result_of_block(
         &self,
         operand: Option<&Buffer>,
         blocks: c_int,
     ) -> Result<ResultBuffer<'a>> {
-        let result = self.result(|| match operand {
-            Some(operand) => Ok(Array {
-                count: operand.count / i64::from(blocks),
-                ..operand.into()
-            }),
-            None => self.array_to_come(),
-        })?;
+        let [result] = self.results()?;
         if let Some(operand) = operand {
             check_blocks(operand, &result, blocks)?;
         }
         Ok(result)
     }
 
-    /// The result of root (MPI-4.1 §6.5, "significant only at root"). MPI does not know that of others,
-    /// which a program has that is equal on all ranks.
+    /// The result of root (MPI-4.1 §6.5, "significant only at root"). A program that is equal on all ranks
+    /// has a result on the others, too, of which MPI does not know.
     pub fn result_of_root(
         &self,
         root: c_int,
@@ -87,11 +79,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         if self.communicator.rank == root {
             return Ok(RootedResult::OfRoot(result()?));
         }
-        let has_result = match self.is_nonblocking() {
-            true => !self.ints("arrays")?.is_empty(),
-            false => self.optional_result()?.is_some(),
-        };
-        if !has_result {
+        if self.optional_result()?.is_none() {
             return Ok(RootedResult::None);
         }
         Ok(RootedResult::Elsewhere(result()?))
@@ -125,33 +113,19 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
     }
 
-    /// Makes a result what the operand is, which has as many bytes.
+    /// Copies an operand to a result of as many bytes.
     pub fn forward(&self, operand: &Buffer, result: &ResultBuffer) -> Result<()> {
         let (_, bytes) = measure(operand)?;
-        if let Some(departure) = &self.departure {
-            self.room_for(result, departure)?;
-            return self.copy_into_result(operand, 0).map(|_| ());
-        }
-        if bytes == 0 || operand.address == result.address {
-            return Ok(());
-        }
         self.in_memory(|memory| memory.copy(operand, result, bytes))
     }
 
-    /// Makes a result zeros.
+    /// Fills a result with zeros.
     pub fn store_zeros(&self, result: &ResultBuffer) -> Result<()> {
         let (_, bytes) = measure(result)?;
-        if let Some(departure) = &self.departure {
-            self.room_for(result, departure)?;
-            departure.with_last_block(|block| block.part(0..bytes).fill(0));
-            return Ok(());
-        }
-        let zeros = vec![0; bytes];
-        self.in_memory(|memory| memory.store(result, &zeros))
+        self.in_memory(|memory| memory.clear(result, bytes))
     }
 
-    /// An operand and a result of the same shape, for the calls that take `MPI_IN_PLACE`
-    /// instead of an operand that is where the result goes (MPI-4.1 §6.2).
+    /// The buffers of an operand and a result of one shape.
     #[inline(always)]
     pub fn both_buffers(
         &self,
@@ -159,14 +133,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         result: &ResultBuffer,
     ) -> Result<(SendBuffer<'_>, RecvBuffer<'_>)> {
         let recv = self.recv_buffer(result)?;
-        if self.is_nonblocking() {
-            return Ok((self.copy_into_result(operand, 0)?, recv));
-        }
-        let mut send = self.send_buffer(operand)?;
-        if send.begins_where(&recv) {
-            send = SendBuffer::in_place(send.count(), send.datatype());
-        }
-        Ok((send, recv))
+        Ok((self.send_buffer_within(operand, &recv, 0)?, recv))
     }
 }
 

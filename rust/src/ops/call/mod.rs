@@ -2,8 +2,6 @@
 
 pub mod buffers;
 pub mod companions;
-mod copies;
-pub mod in_flight;
 pub mod log_text;
 pub mod on_error;
 pub mod operator;
@@ -13,17 +11,17 @@ use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ops::Range;
 
-use self::in_flight::InFlight;
 use crate::error::{Error, Failure, Result};
 use crate::fault;
 use crate::log;
-use crate::memory::{Access, Memory};
+use crate::memory::{Access, InBlocks, Memory};
 use crate::mpi::calls::{CallError, CallWrapper, Caller, Incoming, Mpi, Outcome, Outgoing, check};
 use crate::mpi::{
     Abi, Communicator, Functions, Neighbor, REGISTRY, RecvBuffer, SendBuffer, SizedDatatype,
     StatusPlace,
 };
 use crate::recorder::{self, Operation, Record, Recording};
+use crate::xla::raw::XLA_FFI_DataType;
 use crate::xla::{Buffer, Frame, ResultBuffer};
 
 /// A call of an operation on a communicator.
@@ -39,8 +37,6 @@ pub struct Call<'a, A: Abi, M> {
     pub recording: Recording,
     /// The record of the call, if messages are to be checked.
     pub checked: Option<Box<Record>>,
-    /// The memory and the requests that the call leaves to the one that waits, if it is nonblocking.
-    pub departure: Option<Box<InFlight>>,
 }
 
 impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
@@ -61,7 +57,6 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
             operation,
             recording: recorder::begin(operation, frame, comm_number),
             checked: None,
-            departure: None,
         })
     }
 
@@ -72,7 +67,16 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[ResultBuffer<'a>; N]> {
-        self.frame.results()
+        if !self.is_nonblocking() {
+            return self.frame.results();
+        }
+        let results = self.all_results()?;
+        results.try_into().map_err(|results: Vec<_>| {
+            Error::invalid(format!(
+                "attribute `arrays` has {} arrays, expected {N}",
+                results.len()
+            ))
+        })
     }
 
     /// The first `N` operands, of which the call has `N` or one more.
@@ -90,7 +94,10 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// The result, if the call has one.
     #[inline(always)]
     pub fn optional_result(&self) -> Result<Option<ResultBuffer<'a>>> {
-        self.frame.optional_result()
+        match self.is_nonblocking() {
+            true => Ok(self.all_results()?.pop()),
+            false => self.frame.optional_result(),
+        }
     }
 
     /// The operands of an operation that takes any number of them.
@@ -98,9 +105,53 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.all_operands()
     }
 
-    /// The results of one that gives any number of them.
+    /// The results of one that gives any number of them. Those of a nonblocking call are nowhere yet.
     pub fn all_results(&self) -> Result<Vec<ResultBuffer<'a>>> {
-        self.frame.all_results()
+        if !self.is_nonblocking() {
+            return self.frame.all_results();
+        }
+        let numbers = self.ints("arrays")?;
+        let arrays = numbers.chunks_exact(2);
+        let to_come =
+            arrays.map(|array| ResultBuffer::nowhere(array[0] as XLA_FFI_DataType, array[1]));
+        Ok(to_come.collect())
+    }
+
+    /// The result of a nonblocking call: its ticket.
+    pub fn ticket(&self) -> Result<ResultBuffer<'a>> {
+        let [ticket] = self.frame.results()?;
+        Ok(ticket)
+    }
+
+    /// Whether the call starts an operation, and another one waits for it.
+    #[inline(always)]
+    pub fn is_nonblocking(&self) -> bool {
+        self.memory.in_flight().is_some()
+    }
+
+    /// The nonblocking form of the call, with blocks for its arrays.
+    pub fn in_blocks(self) -> Call<'a, A, InBlocks<M>> {
+        Call {
+            frame: self.frame,
+            functions: self.functions,
+            mpi: self.mpi,
+            memory: InBlocks::new(self.memory),
+            comm_number: self.comm_number,
+            communicator: self.communicator,
+            operation: self.operation,
+            recording: self.recording,
+            checked: self.checked,
+        }
+    }
+
+    /// Number of elements of a call of MPI. A nonblocking operation is not one of pieces: nothing is
+    /// copied while these are under way.
+    #[inline(always)]
+    pub fn piece_length(&self, datatype: SizedDatatype) -> i64 {
+        match self.is_nonblocking() {
+            true => i64::MAX,
+            false => self.communicator.piece_length(datatype.size),
+        }
     }
 
     /// A rank or a tag.
@@ -158,10 +209,10 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         details: D,
     ) -> Caller<'c, A, Logged<'c, 'a, A, M, D>> {
         let logged = Logged::new(self, access, details);
-        match self.departure.as_deref() {
+        match self.memory.in_flight() {
             None => mpi.blocking(logged),
-            // SAFETY: all buffers of a nonblocking call are blocks of its departure.
-            Some(departure) => unsafe { mpi.nonblocking(logged, departure) },
+            // SAFETY: all buffers of a nonblocking call are its blocks in flight.
+            Some(in_flight) => unsafe { mpi.nonblocking(logged, in_flight) },
         }
     }
 

@@ -16,7 +16,8 @@ pub fn allgather<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let [operand] = call.operands()?;
     let result = call.result_of_blocks(&operand, call.communicator.size)?;
     let recv = call.recv_buffer(&result)?;
-    let send = call.send_block_of(&operand, call.communicator.rank)?;
+    let start = call.communicator.rank as usize * operand.bytes();
+    let send = call.send_buffer_within(&operand, &recv, start)?;
     call.collective(&Access::WHOLE, || items(send.count()))
         .allgather(send, recv)
 }
@@ -41,7 +42,7 @@ pub fn barrier<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
 pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     let root = call.int("root")?;
     let [operand] = call.operands()?;
-    if call.communicator.rank == root && !call.is_nonblocking() {
+    if call.communicator.rank == root {
         let result = call.optional_result()?;
         if let Some(result) = &result {
             check_blocks(result, &operand, 1)?;
@@ -52,10 +53,7 @@ pub fn bcast<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         return result.map_or(Ok(()), |result| call.forward(&operand, &result));
     }
     let result = call.result_of_blocks(&operand, 1)?;
-    let mut recv = match call.is_nonblocking() {
-        true => call.both_buffers(&operand, &result)?.1,
-        false => call.recv_buffer(&result)?,
-    };
+    let mut recv = call.recv_buffer(&result)?;
     let (count, datatype) = (recv.count(), recv.datatype());
     let part = |_, count| BcastBuffer::Recv(recv.take_front(count));
     bcast_pieces(call, count, datatype, root, part)

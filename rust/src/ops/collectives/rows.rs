@@ -10,7 +10,6 @@ use crate::mpi::calls::{Layout, sum};
 use crate::mpi::{Abi, RecvBuffer, SizedDatatype};
 use crate::ops::call::Call;
 use crate::ops::call::log_text::{items, items_and_root};
-use crate::recorder::Array;
 use crate::xla::{Buffer, ResultBuffer, count_of};
 
 /// Number of rows of an array that each rank has, in rank order and without gaps.
@@ -99,13 +98,11 @@ pub fn result_of_rows<'a, A: Abi, M: Memory>(
     row: i64,
     rows: i64,
 ) -> Result<ResultBuffer<'a>> {
-    let result = call.result(|| {
-        Ok(Array {
-            count: rows.saturating_mul(row),
-            ..operand.into()
-        })
-    })?;
-    if !call.is_nonblocking() {
+    let [result] = call.results()?;
+    let count = rows.saturating_mul(row);
+    // One that is nowhere yet has no shape.
+    let fits = (result.dtype, result.count) == (operand.dtype, count);
+    if !(call.is_nonblocking() && fits) {
         check_rows(operand, &result, rows)?;
     }
     Ok(result)
@@ -222,7 +219,7 @@ pub fn reduce_scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     }
     // No rows may be at the operand's address, which MPICH takes for an overlap of the two.
     let mut nothing = [0u8; 16];
-    if recv.count() == 0 && !call.is_nonblocking() {
+    if recv.count() == 0 && send.begins_where(&recv) {
         recv = RecvBuffer::of(&mut nothing, recv.datatype()).part(0, 0);
     }
     let count = recv.count();
@@ -249,20 +246,18 @@ fn scattered_rows<'a, A: Abi, M: Memory>(
     shares: &Shares,
 ) -> Result<(ResultBuffer<'a>, i64)> {
     let own = shares.own(call);
+    let [result] = call.results()?;
     if !call.is_nonblocking() {
-        let [result] = call.results()?;
         let row = row_of(&result, own)?;
         if let Some(operand) = operand {
             check_rows(&result, operand, shares.total())?;
         }
         return Ok((result, row));
     }
-    if let Some(operand) = operand {
-        let row = row_of(operand, shares.total())?;
-        return Ok((result_of_rows(call, operand, row, own)?, row));
-    }
-    let result = call.result(|| call.array_to_come())?;
-    // Without rows of its own, a rank does not know how long they are, which only root has to.
-    let row = result.count.checked_div(own).unwrap_or(0);
+    let row = match operand {
+        Some(operand) => row_of(operand, shares.total())?,
+        // Without rows of its own, a rank does not know how long they are, which only root has to.
+        None => result.count.checked_div(own).unwrap_or(0),
+    };
     Ok((result, row))
 }

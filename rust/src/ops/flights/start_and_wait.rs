@@ -14,28 +14,28 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::progress;
 use super::table::{self, Flight, Ticket};
 use crate::error::{Error, Result};
-use crate::memory::{Block, Memory};
+use crate::memory::{Arrival, Block, InBlocks, InFlight, Memory, Pieces};
 use crate::mpi::Abi;
 use crate::mpi::calls::Incoming;
 use crate::ops::call::Call;
 use crate::ops::call::buffers::measure;
-use crate::ops::call::in_flight::{Arrival, InFlight};
 use crate::ops::check::byte_type;
 use crate::ops::check::labels::{self, Label};
 use crate::ops::messages::exchange::{Elements, Received, describe, messages_of_copy, transfers};
 use crate::recorder::Array;
-use crate::xla::raw::{XLA_FFI_DataType, XLA_FFI_DataType_F32};
+use crate::xla::raw::XLA_FFI_DataType_F32;
 use crate::xla::{Buffer, ResultBuffer};
 
-/// An operation that a call is about to start: all that can fail before MPI is called has been done.
-struct Departure<'a> {
+/// A flight that a call is about to start, and the result for its ticket. All that can fail before MPI is
+/// called has been done.
+struct NewFlight<'a> {
     flight: Flight,
     ticket: ResultBuffer<'a>,
 }
 
-impl<'a> Departure<'a> {
-    fn new<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
-        let [ticket] = call.results()?;
+impl<'a> NewFlight<'a> {
+    fn of<A: Abi, M: Memory>(call: &Call<'a, A, M>) -> Result<Self> {
+        let ticket = call.ticket()?;
         check_ticket(&ticket)?;
         let flight = Flight {
             operation: call.operation.name,
@@ -50,9 +50,9 @@ impl<'a> Departure<'a> {
         Ok(Self { flight, ticket })
     }
 
-    /// Keeps what MPI has begun, and gives its ticket to the program.
-    fn depart<A: Abi, M: Memory>(mut self, call: &Call<A, M>, in_flight: InFlight) -> Result<()> {
-        self.flight.in_flight = in_flight;
+    /// Keeps the requests and the blocks of the call, and gives their ticket to the program.
+    fn start<A: Abi, M: Memory>(mut self, mut call: Call<A, InBlocks<M>>) -> Result<()> {
+        self.flight.in_flight = call.memory.take_in_flight();
         let flight_id = table::keep(self.flight);
         progress::start();
         call.recording.set_flight(flight_id, None);
@@ -63,14 +63,13 @@ impl<'a> Departure<'a> {
 
 /// Starts a collective operation, whose function this is for both of its forms.
 pub fn start<A: Abi, M: Memory>(
-    mut call: Call<A, M>,
-    operation: fn(&Call<A, M>) -> Result<()>,
+    call: Call<A, M>,
+    operation: fn(&Call<A, InBlocks<M>>) -> Result<()>,
 ) -> Result<()> {
-    let departure = Departure::new(&call)?;
-    call.departure = Some(Box::default());
+    let call = call.in_blocks();
+    let new = NewFlight::of(&call)?;
     operation(&call)?;
-    let in_flight = call.departure.take().unwrap_or_default();
-    departure.depart(&call, *in_flight)
+    new.start(call)
 }
 
 /// Reason why requests of a batch may be mixed, or waited for twice.
@@ -103,21 +102,14 @@ fn read_ticket<A: Abi, M: Memory>(call: &Call<A, M>, array: &Buffer) -> Result<T
     }
 }
 
-/// The arrays to be received, which are nowhere yet, each by its type and its size.
-fn expected<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<Vec<ResultBuffer<'static>>> {
-    let numbers = call.ints("arrays")?;
-    let pairs = numbers.chunks_exact(2);
-    let arrays = pairs.map(|pair| ResultBuffer::nowhere(pair[0] as XLA_FFI_DataType, pair[1]));
-    Ok(arrays.collect())
-}
-
 /// Messages of no more bytes than this are sent at once by all MPIs.
 const SENT_AT_ONCE: usize = 4096;
 
 /// MPI-4.1 §3.7.2: begins to send any number of arrays, and to receive any number.
-pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let mut sent = transfers(call, call.all_operands()?, "dests", "sendtags")?;
-    let received = transfers(call, expected(call)?, "sources", "recvtags")?;
+pub fn iexchange<A: Abi, M: Memory>(call: Call<A, M>) -> Result<()> {
+    let call = call.in_blocks();
+    let mut sent = transfers(&call, call.all_operands()?, "dests", "sendtags")?;
+    let received = transfers(&call, call.all_results()?, "sources", "recvtags")?;
     let is_anyones =
         |transfer: &Received| transfer.peer.rank < 0 && !transfer.is_with_nobody::<A>();
     let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
@@ -135,26 +127,26 @@ pub fn iexchange<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         _ => ("iexchange", "MPI_Isendrecv"),
     };
     sent.retain(|transfer| !transfer.is_with_nobody::<A>());
-    let mut departure = Departure::new(call)?;
-    let in_flight = InFlight::default();
+    let mut new = NewFlight::of(&call)?;
+    let in_flight = call.memory.blocks();
     let (mut receives, mut sends) = (Vec::new(), Vec::new());
     let mut largest = 0;
     for transfer in &received {
         largest = largest.max(measure(&transfer.array)?.1);
-        add_arrival(call, transfer, &mut receives, &in_flight)?;
+        add_arrival(&call, transfer, &mut receives, in_flight)?;
     }
     for transfer in &sent {
         largest = largest.max(measure(&transfer.array)?.1);
-        sends.extend(messages_of_copy(call, transfer, &in_flight)?);
+        sends.extend(messages_of_copy(&call, transfer, in_flight)?);
     }
-    departure.flight.operation = name;
-    departure.flight.needs_pushing = largest > SENT_AT_ONCE;
+    new.flight.operation = name;
+    new.flight.needs_pushing = largest > SENT_AT_ONCE;
     let details = || describe(&sent, &received);
     call.logged(function, details, || {
         Ok(in_flight.begin(&call.mpi, &sends, &receives))
     })?;
     drop((sends, receives));
-    departure.depart(call, in_flight)
+    new.start(call)
 }
 
 /// Makes room for an array that is received. Adds the messages in which it is.
@@ -167,9 +159,7 @@ fn add_arrival<'f, A: Abi, M: Memory>(
     let Received { array, peer } = transfer;
     let (datatype, bytes) = measure(array)?;
     if transfer.is_with_nobody::<A>() {
-        let block = in_flight.add_block(Block::take(bytes));
-        in_flight.add_arrival(Arrival::whole(array.into(), datatype, block, bytes));
-        return Ok(());
+        return call.recv_buffer(array).map(drop);
     }
     let mut elements = Elements::of(call, array.count, datatype);
     let mut label = None;
@@ -186,32 +176,31 @@ fn add_arrival<'f, A: Abi, M: Memory>(
     let (block, recv) = in_flight.add_recv(block, elements.count, elements.datatype);
     messages.extend(elements.incoming(call, *peer, recv)?);
     in_flight.add_arrival(Arrival {
-        pieces: first..messages.len(),
-        datatype: elements.datatype,
-        length: elements.length,
+        pieces: Some(Pieces {
+            requests: first..messages.len(),
+            datatype: elements.datatype,
+            length: elements.length,
+        }),
         label,
-        ..Arrival::whole(array.into(), datatype, block, bytes)
+        ..Arrival::whole(array.into(), block, bytes)
     });
     Ok(())
 }
 
 /// Holds arrays until they are waited for, with nothing to be done meanwhile.
-pub fn hold<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
-    let departure = Departure::new(call)?;
-    let in_flight = InFlight::default();
-    for operand in &call.all_operands()? {
-        let (datatype, bytes) = measure(operand)?;
-        let mut block = Block::take(bytes);
-        call.in_memory(|memory| memory.load(operand, block.part(0..bytes)))?;
-        let block = in_flight.add_block(block);
-        let arrival = Arrival::whole(operand.into(), datatype, block, bytes);
-        in_flight.add_arrival(arrival);
-    }
-    departure.depart(call, in_flight)
+pub fn hold<A: Abi, M: Memory>(call: Call<A, M>) -> Result<()> {
+    start(call, |call| {
+        let mut operands = call.all_operands()?.into_iter();
+        operands.try_for_each(|operand| {
+            let result = ResultBuffer::nowhere(operand.dtype, operand.count);
+            call.forward(&operand, &result)
+        })
+    })
 }
 
 /// MPI-4.1 §3.7.3: waits for what a call has begun, and gives what has come.
-pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
+pub fn wait<A: Abi, M: Memory>(call: Call<A, M>) -> Result<()> {
+    let call = &call;
     let [ticket] = call.operands()?;
     let results = call.all_results()?;
     let read = read_ticket(call, &ticket)?;
@@ -261,18 +250,20 @@ pub fn wait<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     Ok(())
 }
 
+/// The arrays that messages bring, and the pieces of these. Nobody sends the others.
+fn messages(in_flight: &mut InFlight) -> Vec<(Array, Pieces)> {
+    let arrivals = in_flight.arrivals().iter();
+    arrivals
+        .filter_map(|arrival| Some((arrival.array, arrival.pieces.clone()?)))
+        .collect()
+}
+
 /// Waits for one array after the other, and then for what is sent. The error codes are those of all.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
-    let pieces = in_flight
-        .arrivals()
-        .iter()
-        .map(|arrival| arrival.pieces.clone());
-    // Nobody sends what has none.
-    let of_messages: Vec<_> = pieces.filter(|pieces| !pieces.is_empty()).collect();
-    for (index, pieces) in of_messages.into_iter().enumerate() {
+    for (index, (_, pieces)) in messages(in_flight).into_iter().enumerate() {
         call.recording.set_awaited_message(index);
-        for piece in pieces {
-            let _ = in_flight.wait_for(piece);
+        for request in pieces.requests {
+            let _ = in_flight.wait_for(request);
         }
     }
     call.recording.set_awaited_sends();
@@ -302,16 +293,17 @@ fn read_labels<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -
 
 /// Checks that each piece had the length that told the receives apart.
 fn check_pieces<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) -> Result<()> {
-    for index in 0..in_flight.arrivals().len() {
-        let arrival = &in_flight.arrivals()[index];
-        let (array, length) = (arrival.array, arrival.length);
-        let datatype = arrival.datatype.handle::<A>();
-        let pieces = arrival.pieces.clone();
-        for piece in pieces.clone().take(pieces.len().saturating_sub(1)) {
-            let Ok(status) = in_flight.wait_for(piece) else {
+    for (array, pieces) in messages(in_flight) {
+        let Pieces {
+            requests,
+            datatype,
+            length,
+        } = pieces;
+        for request in requests.start..requests.end - 1 {
+            let Ok(status) = in_flight.wait_for(request) else {
                 return Ok(()); // `wait` gives the code
             };
-            let count = status.count(call.functions, datatype);
+            let count = status.count(call.functions, datatype.handle::<A>());
             let count = count.or_else(|code| call.check("MPI_Get_count", code).map(|()| 0))?;
             if i64::from(count) != length {
                 return Err(Error::invalid(format!(

@@ -10,7 +10,7 @@ use super::bell::Bell;
 use super::sync::{AtomicBool, Condvar};
 use crate::diagnosis::{CommunicatorId, Posted, messages_of};
 use crate::lock::lock;
-use crate::ops::call::in_flight::InFlight;
+use crate::memory::InFlight;
 use crate::recorder::{self, Group};
 
 /// An operation that one call has started.

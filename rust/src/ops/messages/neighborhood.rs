@@ -111,13 +111,13 @@ fn run_messages<A: Abi, M: Memory>(
 ) -> Result<()> {
     let mpi = call.mpi.on(&call.companion(Companion::Neighbors)?);
     check_messages(call, &mpi, sent, received)?;
-    match &call.departure {
+    match call.memory.in_flight() {
         None => call.logged(blocking, details, || {
             let awaits = |index| call.recording.set_awaited_message(index);
             Ok(mpi.exchange(sent, received, awaits))
         }),
-        Some(departure) => call.logged(nonblocking, details, || {
-            Ok(departure.begin(&mpi, sent, received))
+        Some(in_flight) => call.logged(nonblocking, details, || {
+            Ok(in_flight.begin(&mpi, sent, received))
         }),
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ops::Range;
 
-use crate::memory::Block;
+use super::block::Block;
 use crate::mpi::calls::{Incoming, Mpi, Outgoing, Owner, PeerBuffer};
 use crate::mpi::{
     Abi, OwnStatus, OwnedRequest, RecvBuffer, SendBuffer, SizedDatatype, is_available,
@@ -23,25 +23,31 @@ pub struct Arrival {
     pub bytes: usize,
     /// Its type and its size.
     pub array: Array,
-    /// The pieces in which it is received, by the indices of their requests.
-    pub pieces: Range<usize>,
-    /// The type in which its pieces are counted, and how many of these a piece has.
-    pub datatype: SizedDatatype,
-    pub length: i64,
+    /// The pieces of its message, if one is received.
+    pub pieces: Option<Pieces>,
     /// The request and the block of the label that travels ahead of it.
     pub label: Option<(usize, usize)>,
 }
 
+/// The pieces in which an array is received.
+#[derive(Clone)]
+pub struct Pieces {
+    /// The indices of their requests.
+    pub requests: Range<usize>,
+    /// The type in which they are counted.
+    pub datatype: SizedDatatype,
+    /// Number of elements of each piece but the last.
+    pub length: i64,
+}
+
 impl Arrival {
     /// An array that is there when all requests are done.
-    pub fn whole(array: Array, datatype: SizedDatatype, block: usize, bytes: usize) -> Self {
+    pub fn whole(array: Array, block: usize, bytes: usize) -> Self {
         Self {
             block,
             bytes,
             array,
-            pieces: 0..0,
-            datatype,
-            length: i64::MAX,
+            pieces: None,
             label: None,
         }
     }
