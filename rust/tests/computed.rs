@@ -324,14 +324,14 @@ fn the_frame_is_that_of_an_ordinary_call() {
         })?;
         frame.with_numbers(&numbers, |raw| {
             let body = |frame: &_core::xla::Frame| {
-                let ([operand], [result]) = (frame.operands()?, frame.results()?);
+                let ([operand], [result]) = (frame.operands.exactly()?, frame.results.exactly()?);
                 assert_eq!((operand.address as i64, operand.count), (IN, 5));
                 assert_eq!((result.address as i64, result.count), (OUT, 2));
-                assert_eq!(*frame.ints_attribute("list")?, [4, -7, 1 << 40]);
-                assert_eq!(frame.attribute("plain")?, -3);
-                assert_eq!(frame.int_attribute("rank")?, 6);
-                assert_eq!(frame.attribute_names(), ["list", "plain", "rank"]);
-                frame.integers(usize::MAX, |index, integer| {
+                assert_eq!(*frame.attributes.integers("list")?, [4, -7, 1 << 40]);
+                assert_eq!(frame.attributes.integer("plain")?, -3);
+                assert_eq!(frame.attributes.int("rank")?, 6);
+                assert_eq!(frame.attributes.names(), ["list", "plain", "rank"]);
+                frame.attributes.see_integers(usize::MAX, |index, integer| {
                     seen += 1;
                     let list = _core::xla::hash([4, -7, 1 << 40]) as i64;
                     assert_eq!(integer, [list, -3, 6][index]);

@@ -23,11 +23,11 @@ fn call() -> CallFrame {
 fn unchanged(_frame: &mut XLA_FFI_CallFrame) {}
 
 fn operands<const N: usize>(frame: &Frame) -> Result<()> {
-    frame.operands::<N>().map(|_| ())
+    frame.operands.exactly::<N>().map(|_| ())
 }
 
 fn results<const N: usize>(frame: &Frame) -> Result<()> {
-    frame.results::<N>().map(|_| ())
+    frame.results.exactly::<N>().map(|_| ())
 }
 
 fn nothing(_frame: &Frame) -> Result<()> {
@@ -43,8 +43,8 @@ fn unreached(_frame: &Frame) -> Result<()> {
 fn a_frame_is_decoded() {
     let mut seen = None;
     let outcome = call().enter(unchanged, |frame| {
-        let [first, second] = frame.operands()?;
-        let [result] = frame.results()?;
+        let [first, second] = frame.operands.exactly()?;
+        let [result] = frame.results.exactly()?;
         let buffers = [first, second, result.into()].map(|buffer| {
             (
                 buffer.address as usize,
@@ -55,8 +55,8 @@ fn a_frame_is_decoded() {
         });
         seen = Some((
             buffers,
-            frame.attribute("comm")?,
-            frame.int_attribute("tag")?,
+            frame.attributes.integer("comm")?,
+            frame.attributes.int("tag")?,
         ));
         Ok(())
     });
@@ -82,8 +82,8 @@ fn a_call_may_have_no_buffers() {
             frame.args.args = ptr::null_mut();
         },
         |frame| {
-            let [] = frame.operands()?;
-            let [] = frame.results()?;
+            let [] = frame.operands.exactly()?;
+            let [] = frame.results.exactly()?;
             Ok(())
         },
     );
@@ -94,7 +94,7 @@ fn a_call_may_have_no_buffers() {
 fn an_array_may_be_empty() {
     let call = CallFrame::default().operand(buffer(F32, 0, &[3, 0]));
     let outcome = call.enter(unchanged, |frame| {
-        let [operand] = frame.operands()?;
+        let [operand] = frame.operands.exactly()?;
         assert_eq!((operand.dims, operand.count), (&[3, 0][..], 0));
         assert!(operand.address.is_null());
         Ok(())
@@ -156,7 +156,7 @@ fn a_length_must_have_an_array() {
     );
     let no_names = call().enter(
         |frame| frame.attrs.names = ptr::null_mut(),
-        |frame| frame.attribute("comm").map(|_| ()),
+        |frame| frame.attributes.integer("comm").map(|_| ()),
     );
     assert_eq!(
         no_names,
@@ -245,10 +245,14 @@ fn structs_may_be_longer() {
 
 #[test]
 fn an_attribute_must_be_there() {
-    let outcome = call().enter(unchanged, |frame| frame.attribute("root").map(|_| ()));
+    let outcome = call().enter(unchanged, |frame| {
+        frame.attributes.integer("root").map(|_| ())
+    });
     assert_eq!(outcome, invalid("attribute `root` is missing"));
     // A name that begins like one that is there.
-    let outcome = call().enter(unchanged, |frame| frame.attribute("com").map(|_| ()));
+    let outcome = call().enter(unchanged, |frame| {
+        frame.attributes.integer("com").map(|_| ())
+    });
     assert_eq!(outcome, invalid("attribute `com` is missing"));
 }
 
@@ -260,9 +264,9 @@ fn an_attribute_must_be_a_64_bit_integer() {
             dtype,
             ..attribute("root", 1)
         };
-        call()
-            .attribute(attribute)
-            .enter(unchanged, |frame| frame.attribute("root").map(|_| ()))
+        call().attribute(attribute).enter(unchanged, |frame| {
+            frame.attributes.integer("root").map(|_| ())
+        })
     };
     assert_eq!(
         wrong(4, S64),
@@ -282,7 +286,7 @@ fn an_attribute_must_be_a_64_bit_integer() {
 fn read_counts(attribute: Attribute) -> std::result::Result<Vec<i64>, String> {
     let mut counts = None;
     let outcome = call().attribute(attribute).enter(unchanged, |frame| {
-        counts = Some(frame.ints_attribute("counts")?.into_owned());
+        counts = Some(frame.attributes.integers("counts")?.into_owned());
         Ok(())
     });
     match outcome {
@@ -321,7 +325,7 @@ fn an_array_of_integers_needs_no_alignment() {
             unsafe { *frame.attrs.attrs = ptr::from_mut(&mut array).cast() };
         },
         |frame| {
-            counts = Some(frame.ints_attribute("counts")?.into_owned());
+            counts = Some(frame.attributes.integers("counts")?.into_owned());
             Ok(())
         },
     );
@@ -366,7 +370,7 @@ fn an_int_must_fit() {
         let outcome = CallFrame::default()
             .ints(&[("tag", value)])
             .enter(unchanged, |frame| {
-                seen = Some(frame.int_attribute("tag")?);
+                seen = Some(frame.attributes.int("tag")?);
                 Ok(())
             });
         outcome.map(|()| seen.unwrap())
@@ -539,7 +543,7 @@ fn sizes_on_device(call: CallFrame) -> (Outcome, Option<(usize, usize)>) {
     let mut sizes = None;
     let outcome = call.enter(unchanged, |frame| {
         let frame = frame.without_order_byte()?;
-        sizes = Some((frame.all_operands()?.len(), frame.all_results()?.len()));
+        sizes = Some((frame.operands.all()?.len(), frame.results.all()?.len()));
         Ok(())
     });
     (outcome, sizes)
@@ -584,7 +588,7 @@ fn the_byte_is_not_the_first_operand() {
     let mut seen = None;
     let outcome = call.enter(unchanged, |frame| {
         let frame = frame.without_order_byte()?;
-        seen = Some((frame.first_operand(), frame.first_result()));
+        seen = Some((frame.operands.first_type(), frame.results.first_type()));
         Ok(())
     });
     assert_eq!((outcome, seen), (Ok(()), Some((None, None))));

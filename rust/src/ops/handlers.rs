@@ -203,7 +203,7 @@ fn computed_numbers(frame: &Frame, memory: &impl Memory) -> Result<ComputedNumbe
         let outcome = memory.load(array, bytes);
         outcome.map_err(|failure| Error::internal(failure.to_string()))
     })?;
-    if let Ok(site) = frame.attribute("call_site") {
+    if let Ok(site) = frame.attributes.integer("call_site") {
         recorder::set_computed_ranks(site, &computed.numbers);
     }
     Ok(computed)
@@ -229,7 +229,7 @@ fn run_on_device<A: Abi>(
 ) -> Result<()> {
     let (driver, stream) = (driver()?, frame.stream()?);
     let frame = &frame.without_order_byte()?;
-    let (operands, results) = (frame.all_operands()?, frame.all_results()?);
+    let (operands, results) = (frame.operands.all()?, frame.results.all()?);
     let has_overlaps = has_overlaps(operation, &operands, &results);
     let arrays = operands.iter().chain(results.iter().map(Deref::deref));
     let in_context = match has_overlaps {

@@ -40,7 +40,7 @@ fn order(_: &Frame) -> Result<()> {
 
 /// Gives its operands as they are, in order with all calls before and after it.
 fn in_order(frame: &Frame) -> Result<()> {
-    in_place(&frame.all_operands()?, frame).map(drop)
+    in_place(&frame.operands.all()?, frame).map(drop)
 }
 
 fn in_order_on_device(frame: &Frame) -> Result<()> {
@@ -49,7 +49,7 @@ fn in_order_on_device(frame: &Frame) -> Result<()> {
 
 /// The results of a call, which are these operands.
 fn in_place<'a>(operands: &[Buffer], frame: &Frame<'a>) -> Result<Vec<ResultBuffer<'a>>> {
-    let results = frame.all_results()?;
+    let results = frame.results.all()?;
     if operands.len() != results.len() {
         return Err(Error::invalid(format!(
             "{} results for {} operands",
@@ -77,10 +77,10 @@ fn check_same_memory(operands: &[Buffer], results: &[ResultBuffer]) -> Result<()
 /// The first operands may be what the results have in all other parts. Sources are the other operands
 /// and, behind them, these results. Where copies go over listed rows, the last operand has the lists.
 fn copy(frame: &Frame) -> Result<()> {
-    let (mut operands, results) = (frame.all_operands()?, frame.all_results()?);
-    let row_numbers = frame.optional_ints_attribute("rows")?;
+    let (mut operands, results) = (frame.operands.all()?, frame.results.all()?);
+    let row_numbers = frame.attributes.optional_integers("rows")?;
     let table = row_numbers.as_ref().and_then(|_| operands.pop());
-    let updated = frame.attribute("updated")?;
+    let updated = frame.attributes.integer("updated")?;
     let (old, sources) = updated_and_others(updated, &operands, &results)?;
     if !old.is_empty() && old.len() != results.len() {
         return Err(not_updated(updated, &operands, &results));
@@ -88,9 +88,9 @@ fn copy(frame: &Frame) -> Result<()> {
     see(&operands, &results[old.len()..]);
     let updated = results[..old.len()].iter().copied().map(Buffer::from);
     let sources: Vec<_> = sources.iter().copied().chain(updated).collect();
-    let numbers = frame.ints_attribute("copies")?;
+    let numbers = frame.attributes.integers("copies")?;
     // In programs that an earlier version has exported, each copy is a stage.
-    let stages = frame.optional_ints_attribute("stages")?;
+    let stages = frame.attributes.optional_integers("stages")?;
     let rows = RowTable::new(row_numbers.as_deref(), table.as_ref(), &results)?;
     let copies = decode(
         &numbers,
@@ -106,11 +106,11 @@ fn copy(frame: &Frame) -> Result<()> {
 /// The transpose of copies between arrays, in place: from the last copy to the first, adds what is
 /// where it would go to what is where it would come from, and leaves zeros.
 fn copy_transposed(frame: &Frame) -> Result<()> {
-    let mut operands = frame.all_operands()?;
-    let row_numbers = frame.optional_ints_attribute("rows")?;
+    let mut operands = frame.operands.all()?;
+    let row_numbers = frame.attributes.optional_integers("rows")?;
     let table = row_numbers.as_ref().and_then(|_| operands.pop());
     let arrays = in_place(&operands, frame)?;
-    let numbers = frame.ints_attribute("copies")?;
+    let numbers = frame.attributes.integers("copies")?;
     let rows = RowTable::new(row_numbers.as_deref(), table.as_ref(), &arrays)?;
     make_transposed_copies(&numbers, &rows, |index| array_at(&arrays, index).copied())
 }
@@ -380,8 +380,8 @@ fn make_transposed_copies<'a>(
 
 /// Puts arrays one behind the other, along their last axis.
 fn concatenate(frame: &Frame) -> Result<()> {
-    let [whole] = frame.results()?;
-    let parts = frame.all_operands()?;
+    let [whole] = frame.results.exactly()?;
+    let parts = frame.operands.all()?;
     for (part, start, loops) in rows_of_parts(&parts, &whole)? {
         PartCopy::new((part, 0), (&whole, start), &loops, None)?.make();
     }
@@ -390,8 +390,8 @@ fn concatenate(frame: &Frame) -> Result<()> {
 
 /// Gives the parts of an array, along its last axis.
 fn split(frame: &Frame) -> Result<()> {
-    let [whole] = frame.operands()?;
-    let parts = frame.all_results()?;
+    let [whole] = frame.operands.exactly()?;
+    let parts = frame.results.all()?;
     for (part, start, mut loops) in rows_of_parts(&parts, &whole)? {
         loops.swap(1, 2);
         PartCopy::new((&whole, start), (part, 0), &loops, None)?.make();

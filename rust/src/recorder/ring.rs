@@ -299,21 +299,21 @@ pub trait Recordable {
 impl Recordable for Frame<'_> {
     #[inline(always)]
     fn sent(&self) -> Option<(i32, i64)> {
-        self.first_operand()
+        self.operands.first_type()
     }
 
     #[inline(always)]
     fn received(&self) -> Option<(i32, i64)> {
-        self.first_result()
+        self.results.first_type()
     }
 
     #[inline(always)]
     fn integers(&self, count: usize, see: impl FnMut(usize, i64)) {
-        self.integers(count, see);
+        self.attributes.see_integers(count, see);
     }
 
     fn attribute_names(&self) -> Vec<String> {
-        self.attribute_names()
+        self.attributes.names()
     }
 }
 

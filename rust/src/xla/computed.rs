@@ -6,12 +6,13 @@
 //! numbers in its attributes. So all that reads attributes sees the numbers, and ordinary calls do
 //! not pay for it.
 
-use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use zerocopy::IntoBytes;
 
-use super::frame::{Buffer, Frame, elements, enter_another, has_integers, slice};
+use super::attributes::Attribute;
+use super::buffer::Buffer;
+use super::frame::{Frame, enter_another};
 use super::raw::*;
 use crate::error::{Error, Result};
 
@@ -70,7 +71,7 @@ impl Frame<'_> {
         &self,
         load: impl FnOnce(&Buffer, &mut [u8]) -> Result<()>,
     ) -> Result<ComputedNumbers> {
-        let Some((operand, array)) = self.last_operand()? else {
+        let Some((operand, array)) = self.operands.last()? else {
             return Err(Error::invalid("a call without its computed numbers"));
         };
         let is_list = array.dtype == XLA_FFI_DataType_S32 && array.dims.len() == 1;
@@ -93,16 +94,11 @@ impl Frame<'_> {
         numbers: &ComputedNumbers,
         body: impl FnOnce(&mut XLA_FFI_CallFrame) -> R,
     ) -> Result<R> {
-        let raw = self.raw();
+        let raw = self.raw;
         let (args, rets, attrs) = (&raw.args, &raw.rets, &raw.attrs);
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        let (mut kinds, mut operands, mut attributes) = unsafe {
-            (
-                slice(args.types, args.size, "operand types")?.to_vec(),
-                slice(args.args, args.size, "operands")?.to_vec(),
-                slice(attrs.attrs, attrs.size, "attributes")?.to_vec(),
-            )
-        };
+        let mut kinds = self.operands.kinds.to_vec();
+        let mut operands = self.operands.structs.to_vec();
+        let mut attributes = self.attributes.structs.to_vec();
         kinds.remove(numbers.operand);
         operands.remove(numbers.operand);
         let resolved = self.resolved(&numbers.numbers)?;
@@ -138,18 +134,9 @@ impl Frame<'_> {
 
     /// The attributes that have something that stands for a number, with the numbers.
     fn resolved(&self, numbers: &[i32]) -> Result<Vec<Resolved>> {
-        let attrs = &self.raw().attrs;
-        // SAFETY: XLA vouches for its arrays (c_api.h: "length == size").
-        let (kinds, values) = unsafe {
-            (
-                slice(attrs.types, attrs.size, "attribute types")?,
-                slice(attrs.attrs, attrs.size, "attributes")?,
-            )
-        };
         let mut resolved = Vec::new();
-        for (index, (kind, value)) in kinds.iter().zip(values).enumerate() {
-            // SAFETY: XLA's own, of the kind that it says.
-            let mut integers = unsafe { integers_of(*kind, *value) };
+        for (index, (_, attribute)) in self.attributes.all().enumerate() {
+            let mut integers: Vec<i64> = attribute.integers().collect();
             let mut has_numbers = false;
             for integer in &mut integers {
                 if let Some(position) = computed_position(*integer) {
@@ -160,7 +147,7 @@ impl Frame<'_> {
             if has_numbers {
                 resolved.push(Resolved {
                     index,
-                    is_list: *kind == XLA_FFI_AttrType_ARRAY,
+                    is_list: matches!(attribute, Attribute::Array(_)),
                     integers,
                 });
             }
@@ -173,7 +160,7 @@ impl Frame<'_> {
         if let Some(computed) = numbers.get(position) {
             return Ok((*computed).into());
         }
-        let names = self.attribute_names();
+        let names = self.attributes.names();
         Err(Error::invalid(format!(
             "attribute `{}` is computed number {position} of {}",
             names.get(attribute).map_or("", String::as_str),
@@ -190,26 +177,4 @@ impl Resolved {
         let scalar = XLA_FFI_Scalar { dtype, value: data };
         (scalar, XLA_FFI_Array { dtype, size, data })
     }
-}
-
-/// The 64-bit integers of an attribute, if it has such.
-///
-/// # Safety
-/// It is null, or the struct for attributes of this kind.
-unsafe fn integers_of(kind: c_int, attribute: *mut c_void) -> Vec<i64> {
-    // SAFETY: the caller's promise. XLA promises no alignment of the integer in a scalar.
-    unsafe {
-        if kind == XLA_FFI_AttrType_SCALAR {
-            let scalar = attribute.cast::<XLA_FFI_Scalar>().as_ref();
-            let scalar = scalar.filter(|scalar| scalar.dtype == XLA_FFI_DataType_S64);
-            let integer = scalar.map(|scalar| scalar.value.cast::<i64>().read_unaligned());
-            return integer.into_iter().collect();
-        }
-        if kind == XLA_FFI_AttrType_ARRAY {
-            let array = attribute.cast::<XLA_FFI_Array>().as_ref();
-            let array = array.filter(|array| has_integers(array));
-            return array.map_or_else(Vec::new, |array| elements(array).collect());
-        }
-    }
-    Vec::new()
 }

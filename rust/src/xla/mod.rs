@@ -1,5 +1,14 @@
 //! XLA's side of a call: what it hands to a handler, checked before anything is read.
+//!
+//! - `frame`: the frame of a call, and the handlers' way into the core. `checks`: what XLA's structs say.
+//! - `arguments`, `attributes`: what a frame has. `buffer`: its arrays. `data_types`: their types.
+//! - `computed`: calls with numbers that their program has computed.
+//! - `raw`: XLA's declarations.
 
+mod arguments;
+mod attributes;
+mod buffer;
+mod checks;
 mod computed;
 mod data_types;
 mod frame;
@@ -12,7 +21,9 @@ mod frame;
 )]
 pub mod raw;
 
+pub use attributes::hash;
+pub use buffer::{Buffer, BufferFacts, ResultBuffer, count_of};
 pub use computed::{ComputedNumbers, computed_position, enter_computed};
 pub use data_types::{data_type_name, data_type_size};
-pub use frame::{Buffer, BufferFacts, Frame, ResultBuffer, count_of, enter, hash};
+pub use frame::{Frame, enter};
 pub use raw::XLA_FFI_Handler as Handler;

@@ -45,7 +45,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         let functions = A::functions()
             .get()
             .ok_or_else(|| Error::precondition("no MPI library is loaded"))?;
-        let comm_number = frame.attribute("comm_number")?;
+        let comm_number = frame.attributes.integer("comm_number")?;
         let communicator = REGISTRY.communicator(comm_number)?;
         Ok(Self {
             frame,
@@ -62,13 +62,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     #[inline(always)]
     pub fn operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        self.frame.operands()
+        self.frame.operands.exactly()
     }
 
     #[inline(always)]
     pub fn results<const N: usize>(&self) -> Result<[ResultBuffer<'a>; N]> {
         if !self.is_nonblocking() {
-            return self.frame.results();
+            return self.frame.results.exactly();
         }
         let results = self.all_results()?;
         results.try_into().map_err(|results: Vec<_>| {
@@ -82,13 +82,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     /// The first `N` operands, of which the call has `N` or one more.
     #[inline(always)]
     pub fn first_operands<const N: usize>(&self) -> Result<[Buffer<'a>; N]> {
-        self.frame.first_operands()
+        self.frame.operands.first()
     }
 
     /// The operand, if the call has one.
     #[inline(always)]
     pub fn optional_operand(&self) -> Result<Option<Buffer<'a>>> {
-        self.frame.optional_operand()
+        self.frame.operands.optional()
     }
 
     /// The result, if the call has one.
@@ -96,19 +96,19 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     pub fn optional_result(&self) -> Result<Option<ResultBuffer<'a>>> {
         match self.is_nonblocking() {
             true => Ok(self.all_results()?.pop()),
-            false => self.frame.optional_result(),
+            false => self.frame.results.optional(),
         }
     }
 
     /// The operands of an operation that takes any number of them.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
-        self.frame.all_operands()
+        self.frame.operands.all()
     }
 
     /// The results of one that gives any number of them. Those of a nonblocking call are nowhere yet.
     pub fn all_results(&self) -> Result<Vec<ResultBuffer<'a>>> {
         if !self.is_nonblocking() {
-            return self.frame.all_results();
+            return self.frame.results.all();
         }
         let numbers = self.ints("arrays")?;
         let arrays = numbers.chunks_exact(2);
@@ -119,7 +119,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// The result of a nonblocking call: its ticket.
     pub fn ticket(&self) -> Result<ResultBuffer<'a>> {
-        let [ticket] = self.frame.results()?;
+        let [ticket] = self.frame.results.exactly()?;
         Ok(ticket)
     }
 
@@ -156,22 +156,22 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
 
     /// A rank or a tag.
     pub fn int(&self, name: &str) -> Result<c_int> {
-        self.frame.int_attribute(name)
+        self.frame.attributes.int(name)
     }
 
     /// The number by which the registry knows an object.
     pub fn number(&self, name: &str) -> Result<i64> {
-        self.frame.attribute(name)
+        self.frame.attributes.integer(name)
     }
 
     /// A list of integers, such as the number of rows for each rank.
     pub fn ints(&self, name: &str) -> Result<Cow<'a, [i64]>> {
-        self.frame.ints_attribute(name)
+        self.frame.attributes.integers(name)
     }
 
     /// Numbers that only some calls have.
     pub fn optional_ints(&self, name: &str) -> Result<Option<Cow<'a, [i64]>>> {
-        self.frame.optional_ints_attribute(name)
+        self.frame.attributes.optional_integers(name)
     }
 
     /// Place for the status of a receive.
