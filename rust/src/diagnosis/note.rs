@@ -505,20 +505,18 @@ pub fn agreed(record: &Record) -> impl Iterator<Item = (Aspect, i64)> {
     let is_shared = record.operation.scope == Scope::All;
     let array = record.agreed();
     let agrees_on_size = record.operation.agrees_on_size;
-    let operator = record.attribute("op_number");
+    let facts = record.facts;
+    let operator = facts.operator.map(|op| op.min(FIRST_OF_USERS));
     [
-        (Aspect::Roots, record.attribute("root")),
-        (
-            Aspect::Operators,
-            operator.map(|op_number| op_number.min(FIRST_OF_USERS)),
-        ),
+        (Aspect::Roots, facts.root),
+        (Aspect::Operators, operator),
         (Aspect::Types, array.map(|array| array.dtype.into())),
         (
             Aspect::Sizes,
             array.filter(|_| agrees_on_size).map(|array| array.count),
         ),
-        (Aspect::Counts, record.attribute("counts")),
-        (Aspect::Structures, record.attribute("structure")),
+        (Aspect::Counts, facts.counts),
+        (Aspect::Structures, facts.structure),
     ]
     .into_iter()
     .filter_map(move |(aspect, value)| Some((aspect, value.filter(|_| is_shared)?)))

@@ -1,8 +1,7 @@
 //! The time of a record.
 //!
-//! The exact time costs more than all else that is recorded of a call. So usually it is that of the
-//! kernel's last tick, some milliseconds old, which is enough to tell which rank waits for which.
-//! Traces ask for the exact one.
+//! The exact time costs more than the rest of a record. So records have the time of the kernel's last tick,
+//! some milliseconds old, which is enough to tell which rank waits for which. Traces ask for the exact time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -17,11 +17,11 @@ impl fmt::Display for Array {
 }
 
 impl Record {
-    /// The name of the operation; of a call that waits, with what it waits for; of one that users
-    /// have not made, what it does.
+    /// The name of the operation, with the operation that a call waits for. A call that users have not made is
+    /// named by its purpose.
     pub fn name(&self) -> String {
         let name = self.operation.name;
-        if self.attribute("structure").is_some_and(|hash| hash != 0) {
+        if self.facts.structure.is_some_and(|hash| hash != 0) {
             return "comparison of trees".to_owned();
         }
         self.started().map_or_else(
@@ -41,13 +41,13 @@ impl Record {
     /// The operation that the call waits for, if it waits for one that another call has started.
     pub fn started(&self) -> Option<&'static Operation> {
         let operations = self.operation.waits_for?;
-        let index = usize::try_from(self.attribute("started")?).ok()?;
+        let index = usize::try_from(self.facts.started?).ok()?;
         operations.get(index).copied()
     }
 
     /// The number of the communicator.
     pub fn communicator(&self) -> i64 {
-        self.attribute("comm_number").unwrap_or(-1)
+        self.facts.communicator.unwrap_or(-1)
     }
 
     /// The name of the communicator for users.
@@ -58,7 +58,7 @@ impl Record {
     /// The Python line of the call: `None` if it is not known, empty for an eager call whose line
     /// was not told.
     pub fn line(&self) -> Option<String> {
-        let site = self.attribute("call_site")?;
+        let site = self.facts.call_site?;
         match self.end {
             None => line_in_progress(site),
             Some(_) => call_site(site),
@@ -67,21 +67,18 @@ impl Record {
 
     /// The messages that the call sends and receives.
     pub fn messages(&self) -> Messages {
-        let site = self.attribute("call_site");
+        let facts = &self.facts;
+        let site = facts.call_site;
         let of_site = site.and_then(|site| messages(site, self.end.is_none()));
         of_site.unwrap_or_else(|| {
-            let message = |rank: &str, tag: &str| {
-                let rank = self.attribute(rank)?;
-                let tag = self.attribute(tag).or_else(|| self.attribute("tag"));
-                Some(Message {
-                    rank,
-                    tag: tag.unwrap_or(-1),
-                    bytes: 0,
-                })
+            let message = |rank: Option<i64>, tag: Option<i64>| {
+                let (tag, bytes) = (tag.unwrap_or(-1), 0);
+                let message = rank.map(|rank| Message { rank, tag, bytes });
+                message.into_iter().collect()
             };
             Messages {
-                sent: message("dest", "sendtag").into_iter().collect(),
-                received: message("source", "recvtag").into_iter().collect(),
+                sent: message(facts.dest, facts.send_tag),
+                received: message(facts.source, facts.recv_tag),
             }
         })
     }
@@ -89,13 +86,8 @@ impl Record {
     /// The arguments of the call, in words.
     pub fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
-        for (name, value) in self.attributes() {
-            words.extend(match name {
-                "op_number" => Some(operator_name(value)),
-                "root" => Some(format!("root {value}")),
-                _ => None,
-            });
-        }
+        words.extend(self.facts.operator.map(operator_name));
+        words.extend(self.facts.root.map(|root| format!("root {root}")));
         let messages = self.messages();
         let to = messages.sent.into_iter().map(|message| ("to", message));
         let from = messages

@@ -74,7 +74,7 @@ pub fn begin_meeting(name: &str, rule: &str, group: Group) -> u64 {
     id
 }
 
-/// Records that it does not wait any more.
+/// Records that this rank has left a meeting.
 pub fn end_meeting(id: u64) {
     drop(lock(&SITES).get_or_insert_default().in_progress.remove(&id));
 }

@@ -1,7 +1,7 @@
 //! The last calls of this process: a ring of records, which every call writes.
 //!
 //! - `ring`: the records. `sequence_lock`: who may write and read one. `clock`, `os_thread`: their times and threads.
-//! - `operation`: what an operation is.
+//! - `operation`: what an operation is. `facts`: the arguments of a call.
 //! - `tables`: communicators, call sites and messages, to which records refer by numbers.
 //! - `group`: the processes of a communicator. `identify`: which communicators of several processes
 //!   are one.
@@ -11,6 +11,7 @@
 
 mod clock;
 mod describe;
+mod facts;
 mod group;
 mod identify;
 mod meeting;
@@ -24,6 +25,7 @@ mod tables;
 
 pub use clock::{Instant, exactly_now, set_exact};
 pub use describe::{communicator_name, operator_name};
+pub use facts::CallFacts;
 pub use group::{Group, RankRun};
 pub use identify::{CommunicatorEntry, identify};
 pub use meeting::{begin_meeting, end_meeting, meetings_of};

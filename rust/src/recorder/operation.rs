@@ -41,16 +41,16 @@ pub enum Shown {
 /// An operation, as its records refer to it. Where nothing else is declared, ranks that call it
 /// together have to agree about the type and the size of what they send.
 pub struct Operation {
-    /// Its name, which is that of its handler.
+    /// The name of the operation and of its handler.
     pub name: &'static str,
-    /// Processes that take part.
+    /// The processes that take part.
     pub scope: Scope,
     /// Whether the operand, if there is one, is sent.
     pub sends: bool,
     /// Whether MPI lets the operand be where the result goes: by `MPI_IN_PLACE` (MPI-4.1 §6.2), by
     /// `MPI_Sendrecv_replace`, or as it does not look at it.
     pub is_in_place: bool,
-    /// Whether it only starts: its result is a ticket.
+    /// Whether the operation is only started, and the result is a ticket.
     pub is_nonblocking: bool,
     /// The array about whose type all ranks have to agree.
     pub agreed: Side,
@@ -64,7 +64,7 @@ pub struct Operation {
     pub shown: Shown,
     /// The operations that a call may wait for, by the number in its attribute `started`.
     pub waits_for: Option<&'static LazyLock<Vec<&'static Self>>>,
-    /// Of a meeting in Python: a sentence for users about who has to come there.
+    /// The rule of a meeting in Python: a sentence for users about the ranks that have to come there.
     pub rule: Option<&'static str>,
     /// Number of attributes that records keep: the first ones, in XLA's order, which every call has. No other
     /// is ever asked for.
@@ -94,8 +94,7 @@ impl Operation {
         }
     }
 
-    /// The operation that starts this one, with copies of its arrays. What it receives is not there
-    /// to be compared.
+    /// The nonblocking form of the operation. Its results are not there to be compared.
     pub const fn nonblocking_form(&self, name: &'static str) -> Self {
         let mut form = Self::new(name, self.scope);
         form.is_nonblocking = true;

@@ -1,4 +1,4 @@
-//! Threads: their numbers, and how those of the core are started.
+//! The threads of the process: their numbers, and the start of the core's own.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

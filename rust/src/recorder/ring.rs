@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::clock::{Instant, now};
+use super::facts::CallFacts;
 use super::operation::{ATTRIBUTES, Operation};
 use super::os_thread;
 use super::sequence_lock::SequenceLock;
@@ -69,22 +70,8 @@ pub struct Record {
     pub thread: u32,
     /// Whether the call has come to MPI. Before that, it waits for its operands in device memory.
     pub has_reached_mpi: bool,
-    attributes: [i64; ATTRIBUTES],
-}
-
-impl Record {
-    /// The attributes by their names. Those that are lists have a hash of the list.
-    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, i64)> + use<> {
-        let names = self.operation.attributes.get();
-        let names = names.map_or(&[][..], Vec::as_slice);
-        names.iter().map(String::as_str).zip(self.attributes)
-    }
-
-    /// The attribute called `name`, if the operation has it.
-    pub fn attribute(&self, name: &str) -> Option<i64> {
-        self.attributes()
-            .find_map(|(known, value)| (known == name).then_some(value))
-    }
+    /// The arguments of the call.
+    pub facts: CallFacts,
 }
 
 /// The memory of a record: two lines of the processor's cache.
@@ -123,11 +110,13 @@ impl Slot {
                 count: count.load(Relaxed),
             })
         };
-        let operation = self.operation.load(Relaxed);
+        // SAFETY: null, or an operation that lives for good.
+        let operation = unsafe { self.operation.load(Relaxed).as_ref() }?;
+        let names = operation.attributes.get().into_iter().flatten();
+        let values = self.attributes.iter().map(|value| value.load(Relaxed));
         Some(Record {
             id,
-            // SAFETY: null, or an operation that lives for good.
-            operation: unsafe { operation.as_ref() }?,
+            operation,
             sequence: self.sequence.load(Relaxed),
             begin: Instant(self.begin.load(Relaxed)),
             end: (end != 0).then_some(Instant(end)),
@@ -137,7 +126,7 @@ impl Slot {
             awaited: decode_awaited(self.awaited.load(Relaxed)),
             thread: self.thread.load(Relaxed),
             has_reached_mpi: self.has_reached_mpi.load(Relaxed),
-            attributes: self.attributes.each_ref().map(|value| value.load(Relaxed)),
+            facts: CallFacts::of(names.map(String::as_str).zip(values)),
         })
     }
 }
@@ -167,8 +156,8 @@ pub(super) fn capacity() -> usize {
     Ring::get().slots.len()
 }
 
-/// Says which call the reader of all calls will read next, so that it is kept. `None`: there is no
-/// reader.
+/// Sets the id of the call that the reader of all calls will read next, so that its record is kept, or `None`
+/// without a reader.
 pub(super) fn set_reader_position(next: Option<u64>) {
     let ring = Ring::get();
     let limit = next.map_or(NO_LIMIT, |next| next + ring.slots.len() as u64);
@@ -292,7 +281,7 @@ pub trait Recordable {
     }
     /// Shows the first `count` attributes, with their indices.
     fn integers(&self, count: usize, see: impl FnMut(usize, i64));
-    /// The names of all attributes. Those of `comm_number` and `call_site` have a meaning.
+    /// The names of all attributes, which [`CallFacts`] gives a meaning.
     fn attribute_names(&self) -> Vec<String>;
 }
 

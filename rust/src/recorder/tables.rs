@@ -11,20 +11,20 @@ use crate::lock::lock;
 use crate::mpi::Lineage;
 use crate::xla::computed_position;
 
-/// By what a process can say which communicator of other processes one of its own is.
+/// The identity of a communicator: the fact by which other processes recognise it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Identity {
     /// The default communicator.
     Default,
     /// `MPI_COMM_WORLD`.
     World,
-    /// A copy of that, or of a copy of it.
+    /// A copy of `MPI_COMM_WORLD`, or of a copy of it.
     Copy(Lineage),
-    /// One that XLA has made, by its index among those of the same processes.
+    /// A communicator that XLA has made, by its index among those of the same processes.
     Jax(usize),
-    /// None, but a place where these processes wait for each other, by its name.
+    /// A place where these processes wait for each other, by its name, and no communicator.
     Meeting,
-    /// By nothing but the processes that it has.
+    /// Nothing but the processes is known.
     #[default]
     Unknown,
 }
@@ -45,7 +45,7 @@ pub const DEFAULT_COMMUNICATOR: i64 = 0;
 
 static IS_DEFAULT_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Says that others than mpi4jax may communicate on the default communicator.
+/// Notes that others than mpi4jax may communicate on the default communicator.
 pub fn share_default() {
     IS_DEFAULT_SHARED.store(true, Ordering::Relaxed);
 }
@@ -57,7 +57,7 @@ pub fn is_default_shared() -> bool {
 
 static HAS_FOREIGN_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// Says that another package may have handlers that call MPI, of which there are no records.
+/// Notes that another package may have handlers that call MPI, of which there are no records.
 pub fn set_foreign_handlers() {
     HAS_FOREIGN_HANDLERS.store(true, Ordering::Relaxed);
 }
@@ -95,15 +95,15 @@ pub struct Message {
 /// The messages of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// Those that it sends.
+    /// The messages that the call sends.
     pub sent: Vec<Message>,
-    /// Those that it receives.
+    /// The messages that the call receives.
     pub received: Vec<Message>,
 }
 
 impl Messages {
-    /// Puts ranks that the program has computed where something stands for them. A message without
-    /// such a rank is left out, and so is one with nobody.
+    /// Puts in the ranks that the program has computed. A message whose rank is not among them is left out,
+    /// and so is one to or from `MPI_PROC_NULL`.
     fn resolve(&mut self, ranks: &[i32]) {
         for messages in [&mut self.sent, &mut self.received] {
             messages.retain_mut(|message| {
@@ -170,8 +170,8 @@ pub fn world_rank(communicator: i64, rank: i32) -> Option<i32> {
     })
 }
 
-/// Says which line the eager call that begins now comes from: of a program with these call sites, or,
-/// without any, of one that is not known.
+/// Sets the Python line of the eager call that begins now: of a program with these call sites, or, without
+/// any, of one that is not known.
 pub fn set_eager_line(line: &str, sites: &[i64]) {
     with_tables(|tables| {
         if sites.is_empty() {
@@ -182,8 +182,8 @@ pub fn set_eager_line(line: &str, sites: &[i64]) {
     });
 }
 
-/// Says which Python line a call in a compiled program comes from. An empty one says that the
-/// program is an eager call.
+/// Sets the Python line of a call in a compiled program. An empty line means that the program is an eager
+/// call.
 pub fn set_call_site(site: i64, line: &str) {
     with_tables(|tables| {
         let lines = tables.call_sites.entry(site).or_default();
@@ -194,12 +194,12 @@ pub fn set_call_site(site: i64, line: &str) {
     });
 }
 
-/// Says which messages a call in a compiled program has, if these are not among its attributes.
+/// Sets the messages of a call in a compiled program, where its attributes do not say them.
 pub fn set_messages(site: i64, messages: Messages) {
     with_tables(|tables| tables.messages.insert(site, messages));
 }
 
-/// Says which ranks the program has computed for a call that begins.
+/// Sets the ranks that the program has computed for a call that begins.
 pub fn set_computed_ranks(site: i64, ranks: &[i32]) {
     with_tables(|tables| {
         if tables.messages.contains_key(&site) {
@@ -210,8 +210,8 @@ pub fn set_computed_ranks(site: i64, ranks: &[i32]) {
     });
 }
 
-/// The messages of a call in a compiled program, if they were told. Of a call that is over, those with
-/// ranks that the program has computed are left out: the ranks of the last call are known.
+/// The messages of a call in a compiled program, if they were told. Messages with computed ranks are left out
+/// of a call that is over, as only the ranks of the last call are known.
 pub fn messages(site: i64, is_running: bool) -> Option<Messages> {
     with_tables(|tables| {
         let mut messages = tables.messages.get(&site)?.clone();
@@ -239,13 +239,13 @@ pub fn communicators() -> Vec<(i64, CommunicatorFacts)> {
     })
 }
 
-/// The Python line of a call in a compiled program: one of several, if equal programs have
-/// several. It is empty for an eager call.
+/// The Python line of a call in a compiled program, or several lines if equal programs have several. It is
+/// empty for an eager call.
 pub fn call_site(site: i64) -> Option<String> {
     with_tables(|tables| Some(either(tables.call_sites.get(&site)?)))
 }
 
-/// The Python line of a call in progress: of an eager one that of the last call of its program, or of
+/// The Python line of a call in progress. An eager call has the line of the last call of its program, or of
 /// any program.
 pub fn line_in_progress(site: i64) -> Option<String> {
     with_tables(|tables| {

@@ -29,11 +29,8 @@ use crate::recorder::{self, Array, Reader, Record, os_thread};
 impl Entry {
     /// The entry of a call, if it is one of these operations.
     fn new(call: &Record, operations: &[String]) -> Option<Self> {
-        let integer = |name| call.attribute(name).map_or(NONE, |value| value as i32);
-        let tag = |name| match integer(name) {
-            NONE => integer("tag"),
-            tag => tag,
-        };
+        let facts = &call.facts;
+        let integer = |fact: Option<i64>| fact.map_or(NONE, |value| value as i32);
         let count = |array: Option<Array>| array.map_or(0, |array| array.count);
         let dtype = |array: Option<Array>| array.map_or(0, |array| array.dtype as u8);
         let name = call.operation.name;
@@ -41,7 +38,7 @@ impl Entry {
         Some(Self {
             begin: call.begin.0,
             end: call.end.map_or(0, |end| end.0),
-            call_site: call.attribute("call_site").unwrap_or(0),
+            call_site: facts.call_site.unwrap_or(0),
             sent: count(call.sent),
             received: count(call.received),
             // A call that waits has the sequence number of the one that it waits for.
@@ -52,12 +49,12 @@ impl Entry {
             },
             in_flight: call.in_flight.into(),
             communicator: call.communicator() as i32,
-            op: integer("op_number"),
-            root: integer("root"),
-            dest: integer("dest"),
-            source: integer("source"),
-            send_tag: tag("sendtag"),
-            recv_tag: tag("recvtag"),
+            op: integer(facts.operator),
+            root: integer(facts.root),
+            dest: integer(facts.dest),
+            source: integer(facts.source),
+            send_tag: integer(facts.send_tag),
+            recv_tag: integer(facts.recv_tag),
             sent_type: dtype(call.sent),
             received_type: dtype(call.received),
             operation: operation as u16,

@@ -32,7 +32,7 @@ struct Statement {
     complaints: Vec<String>,
 }
 
-/// A hash of what all ranks have to agree about.
+/// The claim of a rank: a hash of all that the ranks have to agree about.
 fn claim(record: &Record) -> i64 {
     let name = record.operation.name.bytes().map(i64::from);
     let agreed = agreed(record).flat_map(|(aspect, value)| [aspect as i64, value]);
@@ -44,7 +44,7 @@ fn claim(record: &Record) -> i64 {
 pub struct Comparison<'a, A: Abi> {
     /// MPI on the communicator.
     pub mpi: &'a Mpi<A>,
-    /// Sees to an error of a call.
+    /// Makes an error of a failed call.
     pub fail: &'a dyn Fn(CallError) -> Error,
 }
 
@@ -186,7 +186,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
     /// Number of elements in a row of this rank's array, where the call says how many rows each rank has.
     fn row(&self, record: &Record) -> Result<Option<i64>> {
-        if record.attribute("counts").is_none() || record.operation.scope != Scope::All {
+        if record.facts.counts.is_none() || record.operation.scope != Scope::All {
             return Ok(None);
         }
         let counts = self.ints("counts")?;

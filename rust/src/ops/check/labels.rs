@@ -38,11 +38,11 @@ pub struct Label {
 const LONGEST_LINE: usize = 224;
 /// Nothing that a user sends begins like this, but by a rare accident.
 const MAGIC: u64 = 0x8f5a_6d70_6934_6a78;
-/// The length of a label, as messages have it.
+/// The size of a label in bytes.
 pub const BYTES: c_int = size_of::<Label>() as c_int;
 
 impl Label {
-    /// Room for one that has not come yet.
+    /// An empty label, as room for one that is received.
     pub const EMPTY: Self = Self {
         magic: 0,
         communicator: 0,
@@ -82,7 +82,7 @@ impl Label {
     }
 }
 
-/// The message behind a label, as that describes it.
+/// A message, as its label describes it.
 pub struct Labelled {
     /// Sender and tag.
     pub from: Neighbor,
@@ -120,7 +120,7 @@ fn with_tallies<T>(body: impl FnOnce(&mut Tallies) -> T) -> T {
     body(tallies.get_or_insert_default())
 }
 
-/// The messages of this process so far, as far as they were checked.
+/// The messages of this process that were checked so far.
 pub fn traffic() -> Traffic {
     with_tallies(|tallies| Traffic {
         sent: tallies
@@ -159,7 +159,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
             .map(Some)
     }
 
-    /// Does both, for the messages to and from a rank with a tag.
+    /// Exchanges the labels of a message that is sent and one that is received.
     pub fn exchange_labels(
         &self,
         (to, sent): (Neighbor, Array),
@@ -255,9 +255,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     ) -> Result<Option<Refusal>> {
         let sent = label.array();
         // Who has a status can ask it how long the message was.
-        let has_status = record
-            .attribute("status_number")
-            .is_some_and(|status| status >= 0);
+        let has_status = record.facts.status.is_some_and(|status| status >= 0);
         let is_short = sent.count < wanted.count;
         if sent.dtype == wanted.dtype && (sent.count == wanted.count || has_status && is_short) {
             return Ok(None);

@@ -36,12 +36,12 @@ pub fn world_rank(record: &Record, rank: i32) -> i32 {
     recorder::world_rank(record.communicator(), rank).unwrap_or(rank)
 }
 
-/// The type of what ranks tell each other: numbers.
+/// The data type of the numbers that ranks tell each other.
 pub fn number_type() -> Result<SizedDatatype> {
     REGISTRY.datatype(XLA_FFI_DataType_S64)
 }
 
-/// The type of bytes that ranks tell each other: text.
+/// The data type of the texts that ranks tell each other: bytes.
 pub fn byte_type() -> Result<SizedDatatype> {
     REGISTRY.datatype(XLA_FFI_DataType_U8)
 }
@@ -71,7 +71,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
     }
 }
 
-/// How wide the table of a report may be: in an error of Python's, as wide as it is.
+/// The largest width of a report's table, which is not limited in an error of Python's.
 fn table_width() -> usize {
     if on_error::raises() {
         usize::MAX
