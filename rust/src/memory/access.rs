@@ -1,4 +1,4 @@
-//! How MPI gets at the bytes of a call.
+//! The interface between the arrays of a call and MPI: [`Memory`] and [`Access`].
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::xla::{Buffer, ResultBuffer};
 
 /// The memory that the arrays of one call are in.
 pub trait Memory {
-    /// Whether it is a device's, so that a call may have to wait for that.
+    /// Whether the memory is a device's, so that a call may have to wait for the device.
     const IS_ON_DEVICE: bool;
     /// Whether MPI gets the addresses of a device's memory, and crashes if it can't use them.
     const IS_DIRECT: bool = false;
@@ -43,7 +43,7 @@ pub trait Memory {
     /// Copies the first `into.len()` bytes of an operand that the call itself reads.
     fn load(&self, operand: &Buffer, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Copies what the call itself writes to the first `from.len()` bytes of a result.
+    /// Copies bytes that the call itself writes to the first `from.len()` bytes of a result.
     fn store(&self, result: &ResultBuffer, from: &[u8]) -> Result<(), Failure>;
 
     /// Copies the first `bytes` bytes of an operand to a result, which may be in the same place.
@@ -82,7 +82,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Both arrays, in a call that is the only one.
+    /// All of both arrays, in a call that is the only one.
     pub const WHOLE: Self = Self {
         read: 0..usize::MAX,
         read_next: 0,

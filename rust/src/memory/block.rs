@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use super::huge_pages;
 use crate::lock::lock;
 
-/// Memory that begins at a cache line. It goes back to the others when it is dropped.
+/// A block of memory that begins at a cache line. It goes back to the unused ones when it is dropped.
 pub struct Block(ManuallyDrop<SystemMemory>);
 
-/// Alignment of an array: that of a cache line, as XLA's arrays have it.
+/// The alignment of an array: a cache line, as for XLA's arrays.
 const ALIGNMENT: usize = 64;
 /// The bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
@@ -34,7 +34,7 @@ struct SystemMemory {
 unsafe impl Send for SystemMemory {}
 
 impl SystemMemory {
-    /// Some zeros.
+    /// Memory of zeros.
     fn new(bytes: usize) -> Self {
         let start = match bytes >= MAPPED {
             true => map(bytes),

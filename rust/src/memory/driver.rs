@@ -148,7 +148,7 @@ driver_functions! {
     /// The context of the calling thread, null if it has none.
     current_context = cuCtxGetCurrent, hipCtxGetCurrent(context: *mut Context);
     set_current_context = cuCtxSetCurrent, hipCtxSetCurrent(context: Context);
-    /// Allocates page-locked memory, which is what a device copies from and to by itself.
+    /// Allocates page-locked memory, which a device copies from and to by itself.
     host_alloc = cuMemHostAlloc, hipHostMalloc(
         address: *mut *mut c_void, bytes: usize, flags: c_uint,
     );

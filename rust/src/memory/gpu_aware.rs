@@ -92,7 +92,7 @@ pub fn is_direct(vendor: Vendor) -> bool {
 /// The MPI of this process.
 static RELEASE: OnceLock<Release> = OnceLock::new();
 
-/// Says what `MPI_Get_library_version` gives.
+/// Sets the release of MPI from the text of `MPI_Get_library_version`.
 pub fn set_release(text: &str) {
     RELEASE.get_or_init(|| Release::parse(text));
 }
@@ -113,8 +113,8 @@ pub fn has_start_context(vendor: Vendor) -> bool {
     vendor == Vendor::Rocm || !START_CONTEXT.load(Ordering::Relaxed).is_null()
 }
 
-/// Makes the context of a device that JAX will use current on this thread, before MPI is
-/// initialised. It is the one that XLA takes as well. The process keeps its share in it.
+/// Makes the primary context of a device that JAX will use current on this thread, before MPI is
+/// initialised. XLA takes the same one. The process keeps its share in it.
 pub fn prepare(ordinal: c_int) -> Result<(), String> {
     let driver = Driver::get()?;
     if driver.vendor == Vendor::Rocm {
@@ -133,8 +133,8 @@ pub fn prepare(ordinal: c_int) -> Result<(), String> {
     Ok(())
 }
 
-/// Notes what context this thread has, where MPI was initialised by others before. Says whether it has
-/// one.
+/// Notes the current context of this thread, where MPI was initialised by others before. Gives whether there
+/// is one.
 pub fn note_start() -> bool {
     let context = context_without_driver();
     START_CONTEXT.store(context, Ordering::Relaxed);

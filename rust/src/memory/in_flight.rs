@@ -1,8 +1,8 @@
 //! Operations in flight, which own the memory that MPI reads and writes until they are done.
 //!
-//! Whoever begins an operation has this value before, and it has the request at once. So whatever fails
-//! after that, no block goes back to the pool while MPI may use it: dropped too early, or after an error
-//! of MPI's, it leaks them.
+//! An [`InFlight`] has the blocks before an operation begins, and the request at once. So whatever fails after
+//! that, no block goes back to the pool while MPI may use it: an [`InFlight`] that is dropped too early, or
+//! after an error of MPI's, leaks its blocks.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -16,9 +16,9 @@ use crate::mpi::{
 };
 use crate::recorder::Array;
 
-/// An array that is being received, or is there already.
+/// A result in a block, which is being received or is there already.
 pub struct Arrival {
-    /// The index of the block at whose begin it is, and its bytes.
+    /// The index of the block at whose begin the array is, and the bytes of the array.
     pub block: usize,
     pub bytes: usize,
     /// Its type and its size.
@@ -102,7 +102,7 @@ impl InFlight {
         self.0.borrow_mut().arrivals.push(arrival);
     }
 
-    /// Does something with the last block, before anything is begun.
+    /// Calls `body` with the last block, before anything is begun.
     pub fn with_last_block<T>(&self, body: impl FnOnce(&mut Block) -> T) -> Option<T> {
         let parts = &mut *self.0.borrow_mut();
         assert!(parts.requests.is_empty(), "MPI may use the block");

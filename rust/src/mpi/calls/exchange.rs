@@ -131,7 +131,7 @@ fn add_each<M>(
     Ok(())
 }
 
-/// Sees to it that nothing is received any more.
+/// Cancels receives, and waits until MPI has let go of their buffers.
 #[cold]
 fn withdraw(receives: &mut [OwnedRequest]) {
     receives.iter_mut().for_each(OwnedRequest::cancel);

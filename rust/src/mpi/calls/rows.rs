@@ -82,9 +82,9 @@ impl<A: Abi> Mpi<A> {
 }
 
 impl<A: Abi, W: CallWrapper> Caller<'_, A, W> {
-    /// Does what a function would if MPI could count the elements, by `MPI_Alltoallw`, of which it is
-    /// a special case (MPI-4.1 §6.8): what goes to a rank, or comes from it, has a data type of its
-    /// own, which also says where it is. All ranks must do this, or none.
+    /// Calls `MPI_Alltoallw` in place of a function that can't count the elements, and that is a special case
+    /// of it (MPI-4.1 §6.8): the part of each rank has a data type of its own, which contains its place. All
+    /// ranks must do this, or none.
     #[cold]
     fn alltoallw(
         self,

@@ -1,4 +1,4 @@
-//! The arrays of a call, as MPI is told about them.
+//! The send and receive buffers of a call, and its results.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -47,7 +47,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(unsafe { RecvBuffer::new(address, result.count, datatype) })
     }
 
-    /// The result, which holds `blocks` times what the operand does.
+    /// The result, with `blocks` times the elements of the operand.
     #[inline(always)]
     pub fn result_of_blocks(&self, operand: &Buffer, blocks: c_int) -> Result<ResultBuffer<'a>> {
         let [result] = self.results()?;
@@ -55,8 +55,8 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(result)
     }
 
-    /// The result, which is as large as one of the operand's `blocks` blocks. Without an operand, any
-    /// result is.
+    /// The result, with the elements of one of the operand's `blocks` blocks. Without an operand, its size is
+    /// not checked.
     pub fn result_of_block(
         &self,
         operand: Option<&Buffer>,
@@ -85,7 +85,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         Ok(RootedResult::Elsewhere(result()?))
     }
 
-    /// The operand of root, or one that another rank has, where MPI does not look at it.
+    /// The operand: on root always, and elsewhere if the program has one, which MPI ignores.
     pub fn operand_of_root(&self, root: c_int) -> Result<Option<Buffer<'a>>> {
         if self.communicator.rank == root {
             let [operand] = self.operands()?;
@@ -94,7 +94,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.optional_operand()
     }
 
-    /// The operand of root as MPI reads it, if this is root.
+    /// The send buffer of root's operand, if this rank is root.
     pub fn send_buffer_of_root(
         &self,
         root: c_int,
@@ -104,7 +104,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         operand.map(|operand| self.send_buffer(operand)).transpose()
     }
 
-    /// The result of root as MPI writes it, if this is root. A result elsewhere becomes zeros.
+    /// The receive buffer of root's result, if this rank is root. A result elsewhere is filled with zeros.
     pub fn recv_buffer_of_root(&self, result: &RootedResult) -> Result<Option<RecvBuffer<'_>>> {
         match result {
             RootedResult::OfRoot(result) => self.recv_buffer(result).map(Some),
@@ -144,17 +144,17 @@ impl From<&ResultBuffer<'_>> for Array {
     }
 }
 
-/// The result of an operation that only root has, as MPI sees it.
+/// The result of a rooted operation on this rank.
 pub enum RootedResult<'a> {
     /// This rank is root.
     OfRoot(ResultBuffer<'a>),
-    /// It is not, and the program has a result here all the same.
+    /// Another rank is root, and the program has a result here all the same.
     Elsewhere(ResultBuffer<'a>),
-    /// There is none here.
+    /// There is no result here.
     None,
 }
 
-/// The type of an array's elements, and its bytes.
+/// The data type of an array, and its size in bytes.
 #[inline(always)]
 pub fn measure(array: &Buffer) -> Result<(SizedDatatype, usize)> {
     let datatype = REGISTRY.datatype(array.dtype)?;
@@ -167,7 +167,7 @@ pub fn measure(array: &Buffer) -> Result<(SizedDatatype, usize)> {
     }
 }
 
-/// The elements of a block of an array whose first axis has a block for each rank.
+/// The number of elements in a block, where the first axis of the array has a block for each rank.
 pub fn block_for_each(array: &Buffer, size: c_int) -> Result<i64> {
     if array.dims.first() == Some(&i64::from(size)) {
         return Ok(array.count / i64::from(size));
@@ -179,8 +179,8 @@ pub fn block_for_each(array: &Buffer, size: c_int) -> Result<i64> {
     )))
 }
 
-/// Checks that `whole` holds `blocks` times what `block` does, which is what keeps MPI from
-/// writing past the end of a result.
+/// Checks that `whole` has `blocks` times the elements of `block`, so that MPI does not write past the end of
+/// a result.
 pub fn check_blocks(whole: &Buffer, block: &Buffer, blocks: c_int) -> Result<()> {
     if whole.dtype == block.dtype && whole.count == block.count.saturating_mul(i64::from(blocks)) {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::mpi::calls::Mpi;
 use crate::mpi::{Abi, Communicator, Companion, REGISTRY};
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// MPI on the communicator, or with the attribute `reverse` on the one with the ranks in reverse
+    /// MPI on the communicator, or, with the attribute `reverse`, on the companion with the ranks in reverse
     /// order.
     pub fn mpi_in_order(&self) -> Result<Mpi<A>> {
         if self.int("reverse")? == 0 {

@@ -35,7 +35,7 @@ pub struct Call<'a, A: Abi, M> {
     pub communicator: Communicator,
     pub operation: &'static Operation,
     pub recording: Recording,
-    /// The record of the call, if messages are to be checked.
+    /// The record of the call, if its messages are checked.
     pub checked: Option<Box<Record>>,
 }
 
@@ -100,12 +100,12 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         }
     }
 
-    /// The operands of an operation that takes any number of them.
+    /// All operands.
     pub fn all_operands(&self) -> Result<Vec<Buffer<'a>>> {
         self.frame.operands.all()
     }
 
-    /// The results of one that gives any number of them. Those of a nonblocking call are nowhere yet.
+    /// All results. The results of a nonblocking call are nowhere yet.
     pub fn all_results(&self) -> Result<Vec<ResultBuffer<'a>>> {
         if !self.is_nonblocking() {
             return self.frame.results.all();
@@ -169,12 +169,12 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.frame.attributes.integers(name)
     }
 
-    /// Numbers that only some calls have.
+    /// A list of integers that only some calls have.
     pub fn optional_ints(&self, name: &str) -> Result<Option<Cow<'a, [i64]>>> {
         self.frame.attributes.optional_integers(name)
     }
 
-    /// Place for the status of a receive.
+    /// The place for the status of a receive.
     pub fn status(&self) -> Result<StatusPlace<'static, A>> {
         REGISTRY.status::<A>(self.number("status_number")?)
     }
@@ -200,7 +200,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         self.collective_on(&self.mpi, access, details)
     }
 
-    /// One such call on another communicator of the same ranks.
+    /// One call of a collective function on another communicator of the same ranks.
     #[inline(always)]
     pub fn collective_on<'c, D: FnOnce() -> String>(
         &'c self,
@@ -259,13 +259,13 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
         )
     }
 
-    /// Says that MPI has written these elements of the result, where the access of a call did not.
+    /// Moves elements that MPI has written to the result, where the access of the call left them out.
     pub fn store_elements(&self, elements: &Range<i64>, datatype: SizedDatatype) -> Result<()> {
         let access = Access::both(elements, 0, datatype.size);
         self.in_memory(|memory| memory.after(&access))
     }
 
-    /// Does something with the memory of the arrays, which may have to wait for the device.
+    /// Calls `body` with the memory of the arrays, which may wait for the device.
     #[inline(always)]
     pub fn in_memory<T>(
         &self,
@@ -282,7 +282,7 @@ impl<'a, A: Abi, M: Memory> Call<'a, A, M> {
     }
 }
 
-/// The log, the memory and the errors of a call of MPI.
+/// The work around a call of MPI: debug lines, copies of device memory, errors.
 pub struct Logged<'c, 'a, A: Abi, M, D> {
     call: &'c Call<'a, A, M>,
     access: &'c Access,
@@ -333,7 +333,7 @@ fn code_of(outcome: &Outcome) -> c_int {
 }
 
 impl<A: Abi, M> Call<'_, A, M> {
-    /// Sees to an error of a call.
+    /// Makes an error of a failed call, or ends all ranks.
     #[cold]
     pub fn error(&self, error: CallError) -> Error {
         match error {
@@ -342,7 +342,7 @@ impl<A: Abi, M> Call<'_, A, M> {
         }
     }
 
-    /// Sees to an error code of MPI's.
+    /// Checks an error code of MPI's.
     pub fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         let outcome = check(self.functions, function, code);
         outcome.map_err(|error| self.error(error))

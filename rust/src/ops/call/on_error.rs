@@ -9,7 +9,7 @@ use crate::recorder::{self, Record};
 
 static RAISE_ON_ERROR: AtomicBool = AtomicBool::new(false);
 
-/// Whether an error of MPI's becomes an error of XLA's, or ends all ranks (the default).
+/// Sets whether an error of MPI's becomes an error of XLA's, or ends all ranks (the default).
 pub fn set_raise_on_error(raise: bool) {
     RAISE_ON_ERROR.store(raise, Ordering::Relaxed);
 }
@@ -19,8 +19,8 @@ pub fn raises() -> bool {
     RAISE_ON_ERROR.load(Ordering::Relaxed)
 }
 
-/// Ends all ranks with a line on stderr, or makes an error of the failure. What was called follows on
-/// a line of its own.
+/// Ends all ranks with a line on stderr, or makes an error of the failure. A second line describes the
+/// call.
 pub fn failed<A: Abi>(
     functions: &Functions<A>,
     communicator: &Communicator,

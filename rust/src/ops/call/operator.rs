@@ -9,7 +9,7 @@ use crate::mpi::{Abi, PredefinedOp};
 use crate::xla::raw::{self, XLA_FFI_DataType};
 
 impl<A: Abi, M: Memory> Call<'_, A, M> {
-    /// The reduction operator, as it is for elements of XLA's type `dtype`.
+    /// The reduction operator for elements of XLA's type `dtype`.
     pub fn operator(&self, dtype: XLA_FFI_DataType) -> Result<Operator<A>> {
         let op_id = self.number("op_number")?;
         let predefined = PredefinedOp::from_number(op_id);

@@ -11,10 +11,10 @@ use crate::ops::call::buffers::RootedResult;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::ops::call::pieces::pieces;
 
-/// The elements of both arrays that one call of MPI reduces.
+/// A piece of a reduction: the buffers of one call of MPI.
 struct ReductionPiece<'b> {
     send: SendBuffer<'b>,
-    /// None where MPI does not look at it.
+    /// The receive buffer, or `None` where MPI ignores it.
     recv: Option<RecvBuffer<'b>>,
     access: Access,
 }
@@ -69,7 +69,7 @@ pub fn allreduce<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     reduction!(call, &call.mpi, allreduce, details)
 }
 
-/// MPI-4.1 §6.11.2: the reduction over the ranks before this one. What the first one gets is
+/// MPI-4.1 §6.11.2: the reduction over the ranks before this one. The result of rank 0 is
 /// undefined.
 pub fn exscan<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
     reduction!(call, &call.mpi_in_order()?, exscan, items)

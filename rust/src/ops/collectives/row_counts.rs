@@ -60,7 +60,7 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         self.in_memory(|memory| memory.store(result, shorts.as_bytes()))
     }
 
-    /// Makes it an error on all ranks if one of them complains: that of the first that does.
+    /// Fails on all ranks if one of them has a complaint, with the complaint of the lowest such rank.
     fn refuse_together(&self, complaint: Option<String>) -> Result<()> {
         let (rank, size) = (self.communicator.rank, self.communicator.size);
         let own = [i64::from(if complaint.is_some() { rank } else { size })];
@@ -101,7 +101,7 @@ fn is_long(array: &Buffer) -> Result<bool> {
     }
 }
 
-/// The ranks that have counts, with these.
+/// The counts other than 0 and their ranks, in words.
 fn listed(counts: &[i64], preposition: &str) -> String {
     let mut ranks = counts.iter().enumerate().filter(|(_, count)| **count != 0);
     let mut words = Vec::new();

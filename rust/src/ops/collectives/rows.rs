@@ -1,5 +1,4 @@
-//! Collective operations that deal out the rows of an array, as many to each rank as the call
-//! says (MPI-4.1 §6.5 to §6.8 and §6.10.2).
+//! Collective operations on arrays with a row count for each rank (MPI-4.1 §6.5 to §6.8 and §6.10.2).
 
 use std::fmt::Display;
 
@@ -12,7 +11,7 @@ use crate::ops::call::Call;
 use crate::ops::call::log_text::{items, items_and_root};
 use crate::xla::{Buffer, ResultBuffer, count_of};
 
-/// Number of rows of an array that each rank has, in rank order and without gaps.
+/// The row counts of all ranks. Their rows lie in rank order, without gaps.
 struct Shares(Vec<i64>);
 
 impl Shares {
@@ -20,18 +19,18 @@ impl Shares {
         row_counts(call, name, call.communicator.size as usize, "ranks").map(Self)
     }
 
-    /// The shares in an operand: counts that the program has computed.
+    /// The row counts in an operand, which the program has computed.
     fn from_operand<A: Abi, M: Memory>(call: &Call<A, M>, counts: &Buffer) -> Result<Self> {
         let size = call.communicator.size as usize;
         checked_counts("an operand", call.counts(counts)?, size, "ranks").map(Self)
     }
 
-    /// The rows of all ranks.
+    /// The row count of all ranks together.
     fn total(&self) -> i64 {
         sum(&self.0)
     }
 
-    /// The rows of the rank that calls.
+    /// The row count of this rank.
     fn own<A: Abi, M>(&self, call: &Call<A, M>) -> i64 {
         self.0[call.communicator.rank as usize]
     }
@@ -42,7 +41,7 @@ impl Shares {
     }
 }
 
-/// Number of rows for each of `size` ranks or neighbors.
+/// The row counts in an attribute, one for each of `size` ranks or neighbors.
 pub fn row_counts<A: Abi, M: Memory>(
     call: &Call<A, M>,
     name: &str,
@@ -67,7 +66,7 @@ fn checked_counts(
     )))
 }
 
-/// Number of elements in a row of an array that must have `rows` rows.
+/// The number of elements in a row of an array, which must have `rows` rows.
 pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     match array.dims.split_first() {
         Some((first, rest)) if *first == rows => Ok(count_of(rest)),
@@ -78,8 +77,7 @@ pub fn row_of(array: &Buffer, rows: i64) -> Result<i64> {
     }
 }
 
-/// Checks that two arrays have rows of the same shape and type, and that the second one has as
-/// many as it must.
+/// Checks that two arrays have rows of the same shape and type, and that the second one has `rows` rows.
 fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     row_of(other, rows)?;
     if array.dtype == other.dtype && array.dims.get(1..) == other.dims.get(1..) {
@@ -91,7 +89,7 @@ fn check_rows(array: &Buffer, other: &Buffer, rows: i64) -> Result<()> {
     )))
 }
 
-/// The result of a call, which has `rows` rows like those of the operand, of `row` elements each.
+/// The result of a call: `rows` rows of `row` elements each, of the shape and type of the operand's rows.
 pub fn result_of_rows<'a, A: Abi, M: Memory>(
     call: &Call<'a, A, M>,
     operand: &Buffer,
@@ -108,7 +106,7 @@ pub fn result_of_rows<'a, A: Abi, M: Memory>(
     Ok(result)
 }
 
-/// Number of elements in a row of two arrays that have room for the rows sent and received, and may have
+/// The number of elements in a row of two arrays, which have room for the rows sent and received, or for
 /// more.
 fn row_of_both((operand, sent): (&Buffer, i64), (result, received): (&Buffer, i64)) -> Result<i64> {
     let with_room = |array: &Buffer, rows: i64| array.dims.first().map_or(rows, |n| rows.max(*n));
@@ -239,7 +237,7 @@ pub fn scatterv<A: Abi, M: Memory>(call: &Call<A, M>) -> Result<()> {
         .scatterv(send, recv, &shares.layout(row), root)
 }
 
-/// The rows that root scatters to this rank, and how many elements are in a row.
+/// The result of a scatter of rows, and the number of elements in a row.
 fn scattered_rows<'a, A: Abi, M: Memory>(
     call: &Call<'a, A, M>,
     operand: Option<&Buffer>,

@@ -1,11 +1,8 @@
 //! Nonblocking messages (MPI-4.1 §3.7) and collective operations (MPI-4.1 §6.12): a call that begins them,
 //! and a call that waits.
 //!
-//! A handler of XLA's has its arrays for as long as it runs, and no longer. So what is in flight is
-//! in a block of the core's own: the first call copies there what is sent, and the second one copies
-//! from there what has come. In between, XLA may free and reuse all its memory.
-//!
-//! The first call gives a ticket, which is all that a program holds of what is in flight.
+//! The first call leaves its arrays in blocks (`InBlocks`), and the second call copies the results out of
+//! these. In between, XLA may free and reuse all its memory, and the program holds a ticket.
 
 use std::time::Instant;
 
@@ -258,7 +255,7 @@ fn messages(in_flight: &mut InFlight) -> Vec<(Array, Pieces)> {
         .collect()
 }
 
-/// Waits for one array after the other, and then for what is sent. The error codes are those of all.
+/// Waits for one array after the other, and then for what is sent. `InFlight::wait` gives the error codes.
 fn wait_for_messages<A: Abi, M: Memory>(call: &Call<A, M>, in_flight: &mut InFlight) {
     for (index, (_, pieces)) in messages(in_flight).into_iter().enumerate() {
         call.recording.set_awaited_message(index);

@@ -1,4 +1,4 @@
-//! The flights: operations that one call has started, and another one waits for.
+//! The table of flights: operations that one call has started, and another one waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -23,24 +23,24 @@ pub struct Flight {
     pub communicator: i64,
     /// For a collective operation, its place among those on the communicator; else 0.
     pub sequence: u64,
-    /// Whether it may be that nobody waits for it, which is no mistake then.
+    /// Whether the program may end without a wait for the flight, which is no mistake then.
     pub may_be_lost: bool,
-    /// Whether MPI may have to be called for it to come to its end.
+    /// Whether the operation may need calls of MPI to come to its end.
     pub needs_pushing: bool,
     pub begin: Instant,
     /// The requests, with their memory.
     pub in_flight: InFlight,
 }
 
-/// The numbers of what is in flight. One is a float, as tickets are, so that derivatives follow
-/// them: there are as many as floats tell apart.
+/// The number of flight ids. An id is a float in a ticket, so that derivatives follow it: there are as many
+/// ids as floats tell apart.
 const IDS: u32 = 1 << 24;
 /// Largest number of flights that are kept although nobody may wait for them.
 const MAX_PERHAPS_LOST: usize = 1024;
 /// Number of flights that are still known when they are over: the last ones.
 const REMEMBERED: usize = 4096;
 
-/// A flight, and what is known of it without a lock on it.
+/// A flight, with the facts that are known without its lock.
 struct KnownFlight {
     flight: SharedFlight,
     origin: Origin,
@@ -51,7 +51,7 @@ struct KnownFlight {
 struct Flights {
     by_id: BTreeMap<u32, KnownFlight>,
     last: u32,
-    /// Whether there is something that the progress thread has not seen.
+    /// Whether there is a flight that the progress thread has not seen.
     has_news: bool,
     /// The ids of flights for which nobody may wait, the oldest first.
     perhaps_lost: VecDeque<u32>,
@@ -207,8 +207,8 @@ pub fn keep(flight: Flight) -> u32 {
 /// A flight that one thread at a time looks at. It is gone once somebody waits for it.
 pub type SharedFlight = Arc<Mutex<Option<Flight>>>;
 
-/// All that is in flight, for the progress thread, and whether some of it is new. Sleeps until that
-/// is so, if `sleep` says it.
+/// All flights, for the progress thread, and whether some of them are new. With `sleep`, waits until a flight
+/// is new.
 pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
     let mut all = flights();
     if sleep {
@@ -220,7 +220,7 @@ pub fn survey(sleep: bool) -> (Vec<SharedFlight>, bool) {
     (flights, has_news)
 }
 
-/// Takes out all that is in flight, each with where it comes from, in words.
+/// Takes out all flights, each with its origin in words.
 pub fn take_all() -> Vec<(Flight, String)> {
     let all = mem::take(&mut flights().by_id).into_values();
     let flights =
@@ -253,15 +253,15 @@ pub fn take(ticket: Ticket) -> Result<(u32, Flight), String> {
         .ok_or_else(|| "wait got a request that is being waited for".to_owned())
 }
 
-/// Says which line the eager call has that has started a flight.
+/// Sets the Python line of the eager call that has started a flight.
 pub fn set_line(flight_id: u32, line: &str) {
     if let Some(entry) = flights().by_id.get_mut(&flight_id) {
         entry.origin.line = Some(line.to_owned());
     }
 }
 
-/// All that is in flight, as other processes may match it, with the groups of the communicators. `None`
-/// if that can't be found out now.
+/// All flights, as other processes may match them, with the groups of the communicators. `None` if the table
+/// is locked.
 pub fn posted() -> Option<(Vec<Posted>, Vec<Group>)> {
     const ATTEMPTS: usize = 10;
     const PAUSE: Duration = Duration::from_millis(1);

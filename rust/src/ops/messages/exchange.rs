@@ -28,18 +28,18 @@ pub struct Transfer<B> {
 
 /// An array that is sent.
 pub type Sent<'a> = Transfer<Buffer<'a>>;
-/// One that is received.
+/// An array that is received.
 pub type Received<'a> = Transfer<ResultBuffer<'a>>;
 
 impl<B> Transfer<B> {
-    /// Whether the program has computed that there is no process, but `MPI_PROC_NULL` (MPI-4.1 §3.10).
-    /// If it is received, the program puts another array in its place.
+    /// Whether the process is `MPI_PROC_NULL` (MPI-4.1 §3.10), as the program has computed. In place of a
+    /// received array, the program takes another one then.
     pub fn is_with_nobody<A: Abi>(&self) -> bool {
         self.peer.rank == A::constants().proc_null
     }
 }
 
-/// Each array with its process, by the attributes that say so.
+/// The arrays with their processes, whose ranks and tags are in two attributes.
 pub fn transfers<A: Abi, M: Memory, B>(
     call: &Call<A, M>,
     arrays: Vec<B>,
@@ -122,8 +122,8 @@ fn split_lists<const N: usize>(numbers: &[i64]) -> Result<[&[i64]; N]> {
     Err(no_lists())
 }
 
-/// Contiguous parts of arrays. There are three numbers for each: that of the array, the first element of the
-/// part, and how many elements there are.
+/// Contiguous parts of arrays. Each has three numbers: the index of the array, the first element of the part,
+/// and the number of elements.
 fn parts<B>(spans: &[i64], part_of: impl Fn(i64, i64, i64) -> Result<Option<B>>) -> Result<Vec<B>> {
     let part = |span: &[i64]| {
         let part = match *span {
@@ -135,7 +135,7 @@ fn parts<B>(spans: &[i64], part_of: impl Fn(i64, i64, i64) -> Result<Option<B>>)
     spans.chunks(3).map(part).collect()
 }
 
-/// Both sides of an exchange: arrays that some process is sent, and those that one sends.
+/// Both sides of an exchange: the arrays that are sent to a process, and those received from one.
 fn sides<'a, A: Abi, M: Memory>(
     call: &Call<A, M>,
     sent: Vec<Buffer<'a>>,
@@ -223,11 +223,11 @@ pub fn describe(sent: &[Sent], received: &[Received]) -> String {
     both.join(" / ")
 }
 
-/// The elements of an array, as messages count them.
+/// The elements of an array, in the data type in which messages count them.
 pub struct Elements {
     pub count: i64,
     pub datatype: SizedDatatype,
-    /// Number of elements of a piece.
+    /// The number of elements in a piece.
     pub length: i64,
 }
 
@@ -249,7 +249,7 @@ impl Elements {
         })
     }
 
-    /// The messages in which they are sent.
+    /// The messages in which the elements are sent.
     fn outgoing<'b, A: Abi, M: Memory>(
         &self,
         call: &Call<A, M>,
@@ -263,7 +263,7 @@ impl Elements {
         pieces.map(message).collect()
     }
 
-    /// The messages in which they are received.
+    /// The messages in which the elements are received.
     pub fn incoming<'b, A: Abi, M: Memory>(
         &self,
         call: &Call<A, M>,

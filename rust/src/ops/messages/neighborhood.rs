@@ -56,7 +56,7 @@ impl Edges {
         })
     }
 
-    /// Whether several of them are between this process and another one.
+    /// Whether several edges join this process and another one.
     fn are_bundled(&self) -> bool {
         self.destinations.are_bundled() || self.sources.are_bundled()
     }
@@ -101,7 +101,7 @@ fn incoming<'b, A: Abi, M: Memory>(
         .collect()
 }
 
-/// Does what `function` is defined to do.
+/// Sends and receives the messages by which a function on neighbors is defined, under its name.
 fn run_messages<A: Abi, M: Memory>(
     call: &Call<A, M>,
     [blocking, nonblocking]: [&'static str; 2],
@@ -122,8 +122,8 @@ fn run_messages<A: Abi, M: Memory>(
     }
 }
 
-/// Most bytes of a block that travels together with others between the same two processes. From about twice
-/// that on, packing them is slower as often as it is faster.
+/// The largest block, in bytes, that is packed with others between the same two processes. Blocks of twice
+/// the size are as often slower as faster in a packed message.
 const SMALL: usize = 1 << 10;
 
 /// A call with blocks of one size: `count` elements each. In the operand, each begins `stride` elements
@@ -138,7 +138,7 @@ struct Blocks<'c, A: Abi, M: Memory> {
 }
 
 impl<A: Abi, M: Memory> Blocks<'_, A, M> {
-    /// Does what `function` is defined to do.
+    /// Makes the call: by a message for each block, or for each process.
     fn run(&self, functions: [&'static str; 2]) -> Result<()> {
         let (datatype, _) = measure(&self.operand)?;
         let block = datatype.bytes(self.count);
@@ -189,7 +189,7 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
         call.in_memory(|memory| memory.store(&self.result, &array))
     }
 
-    /// The processes of packed messages, and how many elements each of these has.
+    /// The processes of packed messages, and the number of elements in each message.
     fn bundles(
         &self,
         ends: &'static Ends,
@@ -203,8 +203,8 @@ impl<A: Abi, M: Memory> Blocks<'_, A, M> {
     }
 }
 
-/// With `MPI4JAX_CHECK`, has neighbors tell each other what they are about to send: an error on all
-/// ranks if it is not what is expected.
+/// Compares the messages of neighbors with `MPI4JAX_CHECK`: it is an error on all ranks if one does not
+/// fit.
 fn check_messages<A: Abi, M: Memory>(
     call: &Call<A, M>,
     mpi: &Mpi<A>,

@@ -19,9 +19,9 @@ use crate::xla::Buffer;
 pub struct Sending<'b> {
     buffer: SendBuffer<'b>,
     to: Neighbor,
-    /// Whether the bytes are looked at.
+    /// Whether MPI reads the bytes.
     is_read: bool,
-    /// The elements of a piece.
+    /// The number of elements in a piece.
     length: i64,
     /// The next piece.
     piece: Range<i64>,
@@ -63,7 +63,7 @@ impl<'b> Sending<'b> {
         self.buffer.part(self.piece.start, self.count())
     }
 
-    /// The piece has been sent.
+    /// Moves on to the next piece.
     #[inline(always)]
     fn advance(&mut self) {
         self.is_done = self.count() < self.length;
@@ -97,7 +97,7 @@ struct Statuses<A: Abi> {
 }
 
 impl<A: Abi> Statuses<A> {
-    /// The place for that of the next piece.
+    /// The place for the status of the next piece.
     #[inline(always)]
     fn place(&mut self, is_in_pieces: bool) -> StatusPlace<'_, A> {
         if is_in_pieces && self.wanted.is_ignored() {
@@ -113,7 +113,7 @@ pub struct Receiving<'b, A: Abi> {
     statuses: Statuses<A>,
     /// Sender, which may be any rank until a part of the message has arrived.
     pub from: Neighbor,
-    /// The elements of a piece: all, if it travels as a whole.
+    /// The number of elements in a piece: `i64::MAX` if the message travels as a whole.
     length: i64,
     /// Elements of the next piece.
     piece: Range<i64>,
@@ -145,7 +145,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         }
     }
 
-    /// Takes in what the label of the message says.
+    /// Takes the sender of the message from its label, and the refusal if it does not fit.
     fn take_label(&mut self, label: Labelled) {
         self.from = label.from;
         if let Some(mut refusal) = label.refusal {
@@ -164,13 +164,13 @@ impl<'b, A: Abi> Receiving<'b, A> {
         self.length != i64::MAX
     }
 
-    /// How the receiving has ended.
+    /// The outcome of the receive: the error of a refusal, if there is one.
     fn outcome(&mut self) -> Result<()> {
         let refusal = self.room.refusal.take();
         refusal.map_or(Ok(()), |refusal| Err(refusal.error))
     }
 
-    /// The number of elements for which there is room.
+    /// The number of elements in the next piece.
     fn count(&self) -> i64 {
         self.piece.end - self.piece.start
     }
@@ -195,7 +195,7 @@ impl<'b, A: Abi> Receiving<'b, A> {
         (buffer, self.statuses.place(is_in_pieces))
     }
 
-    /// A piece has come: looks at its status for whether that was the last.
+    /// Moves on to the next piece, unless the status of this one says that it was the last.
     #[inline(always)]
     fn advance<M: Memory>(&mut self, call: &Call<A, M>) -> Result<()> {
         if !self.is_in_pieces() {
@@ -230,15 +230,15 @@ impl<'b, A: Abi> Receiving<'b, A> {
     }
 }
 
-/// The process that two attributes name, and the tag of its message.
+/// The envelope of a message: the rank and the tag in two attributes.
 #[inline(always)]
 fn peer<A: Abi, M: Memory>(call: &Call<A, M>, rank: &str, tag: &str) -> Result<Neighbor> {
     let (rank, tag) = (call.int(rank)?, call.int(tag)?);
     Ok(Neighbor { rank, tag })
 }
 
-/// The array that becomes the result if nobody sends one, as from `MPI_PROC_NULL` (MPI-4.1 §3.10): the
-/// operand at this position. A call has it if its program computes the source.
+/// The array that becomes the result if the source is `MPI_PROC_NULL` (MPI-4.1 §3.10): the operand at this
+/// position, which a call has if its program computes the source.
 #[inline(always)]
 fn instead_of_nothing<'a, A: Abi, M: Memory>(
     call: &Call<'a, A, M>,
