@@ -14,11 +14,16 @@ EXCHANGE = Call("iexchange", {}, None)
 FIRST, WAIT = {"may_be_lost": 0}, {"may_be_zero": 0, "started": 0}
 
 
+def to_come(*expected):
+    """The attributes of a call that starts an operation with these results."""
+    types = [n for x in expected for n in (DATATYPES[str(x.dtype)][0], x.size)]
+    return {**FIRST, "arrays": types}
+
+
 def of_flight(c, expected):
     """The attributes that start an exchange, and that wait."""
-    arrays = [n for x in expected for n in (DATATYPES[str(x.dtype)][0], x.size)]
     return (
-        {**attributes(c), **FIRST, "arrays": arrays},
+        {**attributes(c), **to_come(*expected)},
         {"comm_number": c.comm_number, **WAIT},
     )
 
@@ -82,7 +87,7 @@ def test_collective_operations(name, where, stream, expect):
     _core.set_direct(where == "direct")
     c = communicator()
     more, operand, expected = collective(name, c)
-    start = {"comm_number": c.comm_number, **FIRST, **more}
+    start = {"comm_number": c.comm_number, **to_come(expected), **more}
     wait = {"comm_number": c.comm_number, **WAIT}
     call = Call(name, start, operand.dtype)
     if where == "host":

@@ -16,9 +16,20 @@ use crate::xla::{Buffer, ResultBuffer};
 /// result makes room in one. `load` and `store` are about the arrays of the program, such as the ticket.
 pub struct InBlocks<M> {
     program: M,
-    in_flight: InFlight,
-    /// The operand that was copied last, by its address and its bytes, and the index of its block.
-    last_copy: Cell<Option<(*mut c_void, usize, usize)>>,
+    /// The blocks, with the requests that use them.
+    pub in_flight: InFlight,
+    /// The last copy of an operand.
+    last_copy: Cell<Option<OperandCopy>>,
+}
+
+/// The copy of an operand in a block.
+#[derive(Clone, Copy)]
+struct OperandCopy {
+    operand: *mut c_void,
+    bytes: usize,
+    /// The index of the block, and its address.
+    block: usize,
+    address: *mut u8,
 }
 
 impl<M: Memory> InBlocks<M> {
@@ -31,25 +42,28 @@ impl<M: Memory> InBlocks<M> {
         }
     }
 
-    /// The blocks, with the requests that use them.
-    pub fn blocks(&self) -> &InFlight {
-        &self.in_flight
-    }
-
     /// Takes out the blocks, with the requests that use them.
     pub fn take_in_flight(&mut self) -> InFlight {
         self.last_copy.take();
         std::mem::take(&mut self.in_flight)
     }
 
-    /// Copies an operand to a block of its own, whose index and address are returned.
-    fn copy_to_block(&self, operand: &Buffer, bytes: usize) -> Result<(usize, *mut u8), Failure> {
+    /// The copy of an operand in a block of its own. MPI and the result may read the same copy.
+    fn copied(&self, operand: &Buffer, bytes: usize) -> Result<OperandCopy, Failure> {
+        let is_it = |copy: &OperandCopy| (copy.operand, copy.bytes) == (operand.address, bytes);
+        if let Some(copy) = self.last_copy.get().filter(is_it) {
+            return Ok(copy);
+        }
         let mut block = Block::take(bytes);
         self.program.load(operand, block.part(0..bytes))?;
-        let address = block.address(&(0..bytes));
-        let index = self.in_flight.add_block(block);
-        self.last_copy.set(Some((operand.address, bytes, index)));
-        Ok((index, address))
+        let copy = OperandCopy {
+            operand: operand.address,
+            bytes,
+            address: block.address(&(0..bytes)),
+            block: self.in_flight.add_block(block),
+        };
+        self.last_copy.set(Some(copy));
+        Ok(copy)
     }
 
     fn add_result(&self, result: &ResultBuffer, bytes: usize, block: usize) {
@@ -62,8 +76,7 @@ impl<M: Memory> Memory for InBlocks<M> {
     const IS_ON_DEVICE: bool = M::IS_ON_DEVICE;
 
     fn read(&self, operand: &Buffer, bytes: usize) -> Result<*const c_void, Failure> {
-        let (_, address) = self.copy_to_block(operand, bytes)?;
-        Ok(address.cast())
+        Ok(self.copied(operand, bytes)?.address.cast())
     }
 
     fn read_within(
@@ -103,15 +116,9 @@ impl<M: Memory> Memory for InBlocks<M> {
         self.program.store(result, from)
     }
 
-    /// The result is in the block from which MPI reads the operand, if that was the last one to be copied.
     fn copy(&self, operand: &Buffer, result: &ResultBuffer, bytes: usize) -> Result<(), Failure> {
-        let block = match self.last_copy.get() {
-            Some((address, length, block)) if (address, length) == (operand.address, bytes) => {
-                block
-            }
-            _ => self.copy_to_block(operand, bytes)?.0,
-        };
-        self.add_result(result, bytes, block);
+        let copy = self.copied(operand, bytes)?;
+        self.add_result(result, bytes, copy.block);
         Ok(())
     }
 

@@ -125,7 +125,7 @@ pub fn iexchange<A: Abi, M: Memory>(call: Call<A, M>) -> Result<()> {
     };
     sent.retain(|transfer| !transfer.is_with_nobody::<A>());
     let mut new = NewFlight::of(&call)?;
-    let in_flight = call.memory.blocks();
+    let in_flight = &call.memory.in_flight;
     let (mut receives, mut sends) = (Vec::new(), Vec::new());
     let mut largest = 0;
     for transfer in &received {
