@@ -6,6 +6,7 @@
 //! - [`error`]: the errors of calls.
 //! - `lock`: locks.
 //! - `loaded`: the libraries that are loaded.
+//! - [`files`]: files with checksums.
 //! - `fault`: a line where MPI crashes on device memory.
 //! - [`log`]: the debug lines.
 //! - [`mpi`]: the MPI of this process: its functions, and the objects that calls refer to.
@@ -30,6 +31,7 @@ pub mod c_interface;
 pub mod diagnosis;
 pub mod error;
 mod fault;
+pub mod files;
 #[cfg(target_os = "linux")]
 mod loaded;
 mod lock;

@@ -11,11 +11,13 @@
 //! - `traces`: calls in files, and the timeline that is drawn from them.
 //! - `watching`: the thread that explains a hang.
 //! - `distributed`: JAX's own collectives.
+//! - `files`: files with checksums.
 
 mod binding;
 mod calls;
 mod devices;
 mod distributed;
+mod files;
 mod objects;
 mod records;
 mod traces;
@@ -72,6 +74,11 @@ mod _core {
 
     #[pymodule_export]
     use super::distributed::{serve_jax, start_trampoline};
+
+    #[pymodule_export]
+    use super::files::{
+        checksum, checksum_at, read_file, swap_names, sync_folder, verify_file, write_file,
+    };
 
     #[pymodule_init]
     fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
