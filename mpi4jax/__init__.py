@@ -17,6 +17,7 @@ _MODULES_ON_DEMAND = (
     "distributed",
     "extend",
     "fft",
+    "files",
     "pencil",
     "typing",
     "unstructured",
@@ -27,6 +28,7 @@ if _typing.TYPE_CHECKING:
     from . import distributed as distributed
     from . import extend as extend
     from . import fft as fft
+    from . import files as files
     from . import pencil as pencil
     from . import typing as typing
     from . import unstructured as unstructured

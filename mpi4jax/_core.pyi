@@ -368,3 +368,36 @@ def start_trampoline(path: str) -> None:
     `path` is the shared library with its MPItrampoline. Raises RuntimeError if that is not
     found there.
     """
+
+# Files with a checksum.
+
+def checksum(bytes: bytes) -> int:
+    """The CRC-32C of some bytes."""
+
+def checksum_at(address: int, size: int) -> int:
+    """The CRC-32C of the bytes at an address."""
+
+def read_file(path: str | os.PathLike[str], address: int, size: int) -> None:
+    """Read the bytes of a file to an address.
+
+    Raises a ValueError if they have another size, or another checksum than that behind
+    them.
+    """
+
+def swap_names(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
+    """Swap two names in one step. Gives whether the file system can do this."""
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Put the names of the files in a folder on the disk."""
+
+def verify_file(path: str | os.PathLike[str], size: int) -> None:
+    """Compare the bytes of a file, which are `size`, with the checksum behind them.
+
+    Raises a ValueError if they differ.
+    """
+
+def write_file(path: str | os.PathLike[str], address: int, size: int, is_synced: bool) -> int:
+    """Write the bytes at an address, and their checksum, into a file.
+
+    Returns the checksum. If `is_synced`, the file is on the disk then.
+    """

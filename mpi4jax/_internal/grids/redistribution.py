@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
@@ -32,8 +32,17 @@ from .division import Division, Region, Span, no_region, shape_of, whole_region
 Box: TypeAlias = tuple[range, ...]
 
 
+class Regions(Protocol):
+    """Regions of a whole array that processes have. They compare by value."""
+
+    def region(self, rank: int) -> Region:
+        """The points of a process."""
+
+    def __hash__(self) -> int: ...
+
+
 class Distribution(NamedTuple):
-    """Region of a whole array that each process has."""
+    """Regions of a division of a whole array."""
 
     division: Division
     #: The one process that has the whole array, if the array is not divided.
@@ -51,8 +60,8 @@ class Distribution(NamedTuple):
         return self.division.distinct_region(rank)
 
 
-#: The method :meth:`Distribution.region`, which may keep its results.
-RegionOf: TypeAlias = Callable[[Distribution, int], Region]
+#: The method :meth:`Regions.region`, which may keep its results.
+RegionOf: TypeAlias = Callable[[Regions, int], Region]
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,9 @@ class Redistribution(PlanCall):
     name: ClassVar[str] = "redistribute"
 
     communicator: Communicator
-    #: The distributions of each array, before and after.
-    sources: tuple[Distribution, ...]
-    results: tuple[Distribution, ...]
+    #: The regions of each array, before and after.
+    sources: tuple[Regions, ...]
+    results: tuple[Regions, ...]
 
     def call_in_program(
         self, leaves: Sequence[Array], parts: Sequence[Array] = ()
@@ -89,7 +98,7 @@ class Redistribution(PlanCall):
         self, fields: Sequence[ShapedArray], parts: Sequence[ShapedArray]
     ) -> Description:
         # Arrays have few distributions, and the own region is compared with all others.
-        region_of = functools.cache(Distribution.region)
+        region_of = functools.cache(_region_of)
         pairs = zip(fields, self.results, strict=True)
         new = tuple(_with_region(x, region_of(result, self._rank)) for x, result in pairs)
         # Results in place are behind the arrays.
@@ -134,6 +143,10 @@ class Redistribution(PlanCall):
                 before, after = zip(*ranges, strict=True) if ranges else ((), ())
                 blocks.append((n, before, after))
         return blocks
+
+
+def _region_of(regions: Regions, rank: int) -> Region:
+    return regions.region(rank)
 
 
 def _common(source: Sequence[Span], result: Sequence[Span]) -> list[tuple[range, range]]:

@@ -96,10 +96,16 @@ class Routes:
         return self._exchange(values, self._received, self._sent)
 
     def _exchange(self, values: Integers, sent: Integers, received: Integers) -> Integers:
-        result = np.empty(received.sum(), values.dtype)
-        self._comm.Alltoallv(
-            [np.ascontiguousarray(values), _blocks(sent)], [result, _blocks(received)]
-        )
+        values = np.ascontiguousarray(values)
+        result = np.empty((received.sum(), *values.shape[1:]), values.dtype)
+        row = MPI.BYTE.Create_contiguous(values[:1].nbytes if len(values) else result[:1].nbytes)
+        row.Commit()
+        try:
+            self._comm.Alltoallv(
+                [values, _blocks(sent), row], [result, _blocks(received), row]
+            )
+        finally:
+            row.Free()
         return result
 
     def sources(self, positions: Integers) -> Integers:
@@ -148,7 +154,7 @@ def update(
     values: Integers,
 ) -> None:
     """Fill the values of the rows that are received from these ranks."""
-    incoming = [np.empty(len(rows), values.dtype) for rows in received]
+    incoming = [np.empty((len(rows), *values.shape[1:]), values.dtype) for rows in received]
     outgoing = [values[rows] for rows in sent]
     requests = [comm.Irecv(*each) for each in zip(incoming, ranks, strict=True)]
     requests += [comm.Isend(*each) for each in zip(outgoing, ranks, strict=True)]

@@ -1,0 +1,1 @@
+"""Files of divided arrays: checkpoints and output, in the format Zarr v3."""

@@ -1,0 +1,295 @@
+"""The folder of a checkpoint while it is written, and how it gets its name.
+
+It is written under the name `.NAME.writing`, where one process holds a lock that the system
+releases when that process ends, in whatever way. So a folder without a holder is what a
+killed run has left. Each process says in a file of its own what it has written, or that it
+has failed; then one writes the manifest, and the folder gets its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from mpi4jax import _core
+
+from ... import _manifest
+from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
+from .chunks import Sizes
+from .leaves import Host
+
+_LOCK = ".lock"
+#: The folder with the reports of processes.
+_REPORTS = ".reports"
+
+#: Seconds that a file which another host has written may take to be seen.
+_VISIBLE_AFTER = 20.0
+#: Seconds between two looks for the reports of others.
+_INTERVAL = 0.01
+
+
+def writing_name(path: Path) -> Path:
+    """The name of a checkpoint while it is written."""
+    return path.with_name(f".{path.name}.writing")
+
+
+class Lease:
+    """The right to write a checkpoint, which ends with this process at the latest."""
+
+    def __init__(self, function: str, path: Path, *, overwrite: bool) -> None:
+        _check_name(function, path, overwrite=overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.folder = writing_name(path)
+        #: By this, other hosts see that their folder is the one.
+        self.token = secrets.token_hex(8)
+        own = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            own.chmod(0o777 & ~_umask())
+            self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            _has_locked(self._lock)
+            os.write(self._lock, self.token.encode())
+            (own / _REPORTS).mkdir()
+            try:
+                own.rename(self.folder)
+            except OSError:
+                if not self.folder.exists():
+                    raise
+                self._remove_abandoned(function)
+                own.rename(self.folder)
+        except BaseException:
+            shutil.rmtree(own, ignore_errors=True)
+            raise
+
+    def _remove_abandoned(self, function: str) -> None:
+        """Remove what a killed run has left. Raise FileExistsError if a run writes it."""
+        # A folder without a lock is a checkpoint that was replaced, and not yet removed.
+        lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            if not _has_locked(lock):
+                raise FileExistsError(
+                    f"{function} got a path for which there is {self.folder}, which another "
+                    "run is writing, expected one that nobody writes (if nobody does, as "
+                    "file locks don't work there, remove it)"
+                )
+            grave = tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)
+            self.folder.rename(Path(grave, "abandoned"))
+        finally:
+            os.close(lock)
+        shutil.rmtree(grave, ignore_errors=True)
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give the right back. The folder may be removed, if it still has this name."""
+        if self._lock < 0:
+            return
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _has_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # Held by another process; or the file system has no locks, and nobody can know.
+        return False
+    return True
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _check_name(function: str, path: Path, *, overwrite: bool) -> None:
+    """Raise an error if there is something that may not be overwritten."""
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise FileExistsError(
+            f"{function} got {path}, which exists, expected a new path, or overwrite=True"
+        )
+    if not (path / MANIFEST).is_file():
+        raise FileExistsError(
+            f"{function} got {path}, which is no checkpoint, expected a new path, or one of "
+            "a checkpoint to overwrite"
+        )
+
+
+def check_visible(function: str, folder: Path, token: str) -> None:
+    """Raise OSError if this host does not see the folder that rank 0 has made."""
+    end = time.monotonic() + _VISIBLE_AFTER
+    while True:
+        try:
+            if (folder / _LOCK).read_text() == token:
+                return
+        except OSError:
+            pass
+        if time.monotonic() > end:
+            raise OSError(
+                f"{function}: host {os.uname().nodename} doesn't see {folder}, which rank 0 "
+                "has made, expected a file system that all hosts share"
+            )
+        os.listdir(folder.parent) if folder.parent.is_dir() else None
+        time.sleep(_INTERVAL)
+
+
+class Files:
+    """The files of a checkpoint that this process has written: sizes and checksums."""
+
+    def __init__(self, folder: Path, *, is_synced: bool = True) -> None:
+        self.folder, self._is_synced = folder, is_synced
+        self.written: dict[str, tuple[int, int]] = {}
+        self._folders: set[Path] = {folder}
+
+    def write_chunk(self, name: str, index: tuple[int, ...], values: Host) -> None:
+        """Write a chunk of an array, with its checksum."""
+        self._write(chunk_name(name, index), values)
+
+    def _write(self, name: str, values: Host) -> None:
+        values = np.ascontiguousarray(values)
+        path = self._path(name)
+        try:
+            checksum = _core.write_file(
+                path, values.ctypes.data, values.nbytes, self._is_synced
+            )
+        except OSError as error:
+            raise _named(error, path) from error
+        self.written[name] = values.nbytes + CHECKSUM_BYTES, checksum
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file without a checksum behind it."""
+        path = self._path(name)
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            if self._is_synced:
+                os.fsync(file.fileno())
+        self.written[name] = len(content), _core.checksum(content)
+
+    def _path(self, name: str) -> Path:
+        path = self.folder / name
+        if path.parent not in self._folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parents = (self.folder / parent for parent in Path(name).parents)
+            self._folders.update(parents)
+        return path
+
+    def sync_folders(self) -> None:
+        """Put the names of the files on the disk."""
+        for folder in self._folders:
+            _core.sync_folder(folder)
+
+    def remove(self) -> None:
+        """Remove what this process has written, which may make room for its report."""
+        for name in self.written:
+            (self.folder / name).unlink(missing_ok=True)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error of the core, with the name of the file."""
+    return type(error)(error.errno, f"{error.strerror or error}: {path}")
+
+
+def chunk_name(name: str, index: tuple[int, ...]) -> str:
+    """The file of a chunk."""
+    return "/".join([name, "c", *map(str, index)])
+
+
+def read_chunk(path: Path, name: str, index: tuple[int, ...], sizes: Sizes, dtype: str) -> Host:
+    """A chunk of an array. Raise ValueError if it is damaged."""
+    values = np.empty(sizes, dtype)
+    file = path / chunk_name(name, index)
+    try:
+        _core.read_file(file, values.ctypes.data, values.nbytes)
+    except ValueError as error:
+        raise ValueError(f"{file} {error}") from None
+    except FileNotFoundError:
+        raise ValueError(f"{file} is missing, expected a file with a chunk") from None
+    except OSError as error:
+        raise _named(error, file) from error
+    return values
+
+
+# The reports of processes.
+
+
+def report(folder: Path, rank: int, content: Json) -> None:
+    """Say what this process has done: its files, or a text about its failure."""
+    name = folder / _REPORTS / str(rank)
+    temporary = name.with_suffix(".new")
+    temporary.write_text(json.dumps(content))
+    temporary.rename(name)
+
+
+def reports(
+    folder: Path, size: int, is_cancelled: Callable[[], bool]
+) -> dict[str, tuple[int, int]]:
+    """The files of all processes, once all have reported. Raise OSError if one has failed."""
+    files: dict[str, tuple[int, int]] = {}
+    missing = [*range(size)]
+    while missing:
+        present = {name for name in os.listdir(folder / _REPORTS) if name.isdigit()}
+        for rank in [rank for rank in missing if str(rank) in present]:
+            content = json.loads((folder / _REPORTS / str(rank)).read_text())
+            if "failure" in content:
+                raise OSError(f"{content['failure']} (on rank {rank})")
+            files.update(content["files"])
+            missing.remove(rank)
+        if missing and is_cancelled():
+            raise OSError(f"rank {missing[0]} has not written its part of {folder}")
+        if missing:
+            time.sleep(_INTERVAL)
+    return files
+
+
+def publish(files: Files, path: Path, content: dict[str, Json], *, overwrite: bool) -> None:
+    """Write the manifest of a checkpoint, and give its folder the final name."""
+    folder = files.folder
+    shutil.rmtree(folder / _REPORTS)
+    files.write_bytes(MANIFEST, _manifest.encode(content))
+    files.sync_folders()
+    if overwrite and path.exists():
+        _replace(folder, path)
+    else:
+        # On most file systems, a folder that is not empty can't be replaced.
+        folder.rename(path)
+    (path / _LOCK).unlink(missing_ok=True)
+    _core.sync_folder(path.parent)
+
+
+def _replace(folder: Path, path: Path) -> None:
+    """Put a folder in the place of another one, which is removed."""
+    if not _core.swap_names(folder, path):
+        # For a moment, the old one has another name, under which `latest` finds it.
+        old = path.with_name(f"{path.name}.old")
+        path.rename(old)
+        folder.rename(path)
+        old.rename(folder)
+    remove(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, which is none any more from the first moment on."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    grave = path.with_name(f".{path.name.strip('.')}.removed")
+    shutil.rmtree(grave, ignore_errors=True)
+    path.rename(grave)
+    shutil.rmtree(grave, ignore_errors=True)
+
+
+def remove_older(path: Path, keep: int) -> None:
+    """Remove all checkpoints in a folder but the newest ones, of which one is `path`."""
+    for older in _manifest.checkpoints(path.parent)[keep:]:
+        if older != path:
+            remove(older)

@@ -1,0 +1,169 @@
+"""Checkpoints as files: their manifest, the newest one of a folder, what is in one.
+
+Imports nothing but Python's own modules and the core: the command `files` uses it where
+neither MPI nor JAX can be imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from mpi4jax import _core
+
+#: The file that makes a folder a checkpoint.
+MANIFEST = "mpi4jax.json"
+#: The number of the format.
+FORMAT = 1
+#: The size of the checksum behind the bytes of a chunk.
+CHECKSUM_BYTES = 4
+
+Json: TypeAlias = Any
+"""What a JSON file has: dictionaries, lists, strings, numbers."""
+
+
+def encode(content: dict[str, Json]) -> bytes:
+    """The text of a manifest, with its checksum at the end."""
+    text = json.dumps(content, indent=1)[:-2].encode()
+    return text + b',\n "crc32c": %d\n}\n' % _core.checksum(text)
+
+
+def read(path: Path) -> dict[str, Json]:
+    """The manifest of a checkpoint. Raise ValueError if there is none, or it is damaged."""
+    file = path / MANIFEST
+    try:
+        encoded = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = os.path.lexists(path)
+        found = f"which has no file {MANIFEST}" if is_there else "which is not there"
+        raise ValueError(f"got {path}, {found}, expected a whole checkpoint") from None
+    text, _, end = encoded.rpartition(b',\n "crc32c": ')
+    try:
+        if int(end.removesuffix(b"\n}\n")) == _core.checksum(text):
+            content: dict[str, Json] = json.loads(text + b"\n}")
+            if content["format"] == FORMAT:
+                return content
+            raise ValueError(
+                f"got {file} of format {content['format']}, expected format {FORMAT}: it is "
+                "of another version of mpi4jax"
+            )
+    except (ValueError, KeyError) as error:
+        if "format" in str(error):
+            raise
+    raise ValueError(f"got {file}, which is damaged: its checksum is another one")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints in a folder, the newest one first."""
+    found: list[tuple[int, str, Path]] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        # Names with a dot are those of checkpoints that are written or removed.
+        if not path.name.startswith(".") and (path / MANIFEST).exists():
+            try:
+                found.append((read(path)["time"], path.name, path))
+            except ValueError:
+                continue
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+class Array(NamedTuple):
+    """An array of a checkpoint."""
+
+    #: The name of its folder, under which xarray and others know it.
+    name: str
+    #: Its place in the tree, as an expression of Python's.
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    #: The shape of its chunks, each of which is a file.
+    chunks: tuple[int, ...]
+    nbytes: int
+
+
+class Info(NamedTuple):
+    """The contents of a checkpoint."""
+
+    path: Path
+    #: Seconds since 1970 at which it was complete.
+    time: float
+    #: The number of processes that wrote it.
+    processes: int
+    arrays: tuple[Array, ...]
+    #: Leaves of the tree that are no arrays, by their place.
+    values: dict[str, Json]
+    #: Size of all files in bytes.
+    nbytes: int
+    #: The reasons why it is not whole: none if it is.
+    damage: tuple[str, ...]
+
+
+def info(path: Path, *, verify: bool = False) -> Info:
+    """The contents of a checkpoint.
+
+    Arguments:
+        path: The checkpoint.
+        verify: Whether all bytes are read and compared with their checksums, in place of
+            the sizes of files.
+
+    """
+    content = read(path)
+    arrays = tuple(
+        Array(
+            leaf["array"],
+            leaf["path"],
+            tuple(content["arrays"][leaf["array"]]["shape"]),
+            leaf.get("dtype", leaf["kind"]),
+            tuple(content["arrays"][leaf["array"]]["chunks"]),
+            content["arrays"][leaf["array"]]["nbytes"],
+        )
+        for leaf in content["leaves"]
+        if "array" in leaf
+    )
+    values = {leaf["path"]: leaf["value"] for leaf in content["leaves"] if "value" in leaf}
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        jobs = [
+            threads.submit(_damage, path / name, *size_and_checksum, verify)
+            for name, size_and_checksum in content["files"].items()
+        ]
+        damage = tuple(text for job in jobs if (text := job.result()))
+    nbytes = sum(size for size, _ in content["files"].values())
+    time, processes = content["time"] / 1e9, content["processes"]
+    return Info(path, time, processes, arrays, values, nbytes, damage)
+
+
+def _damage(path: Path, size: int, checksum: int, verify: bool) -> str:
+    """What is wrong with a file, or nothing."""
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"{path} has {found} bytes, expected {size}"
+        if not verify:
+            return ""
+        if path.name == "zarr.json":
+            if _core.checksum(path.read_bytes()) != checksum:
+                return f"{path} is damaged: its checksum is another one"
+            return ""
+        _core.verify_file(path, size - CHECKSUM_BYTES)
+        with path.open("rb") as file:
+            file.seek(-CHECKSUM_BYTES, os.SEEK_END)
+            if int.from_bytes(file.read(), "little") != checksum:
+                return f"{path} is not the file that was written: its checksum is another"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except ValueError as error:
+        return f"{path} {error}"
+    return ""
+
+
+def lines_of(found: Info) -> Iterator[tuple[str, ...]]:
+    """The rows of a table of what is in a checkpoint."""
+    for array in found.arrays:
+        shape = " x ".join(map(str, array.shape)) or "number"
+        chunks = " x ".join(map(str, array.chunks)) or "number"
+        yield array.name, array.path, array.dtype, shape, chunks
+    for path, value in found.values.items():
+        yield "", path, type(value).__name__, str(value), ""
