@@ -19,7 +19,7 @@ from .chunks import Sizes, keys_in, slices_in
 from .folders import read_chunk
 from .leaves import Host, Leaf, check_can_be_made, from_host, from_json
 from .places import Place, ShardPlace, own_ids
-from .plans import EXPECTED, communicator_of, is_plan, loaded_place
+from .plans import EXPECTED, communicator_of, is_plan, kinds_of, loaded_place
 from .save import checked_path
 from .trees import check_like, prefix_leaves, unflatten, unflatten_like
 
@@ -89,8 +89,8 @@ def _loaded(
     agreement.settle()
     agreement.compare(
         [
-            {"path": path, "plan": type(each).__name__}
-            for path, each in zip(paths, plans, strict=True)
+            {"path": path, "plan": kind}
+            for path, kind in zip(paths, kinds_of(plans), strict=True)
         ]
     )
     with agreement.attempt():
@@ -103,10 +103,11 @@ def _loaded(
             values.append(from_json(leaf))
             continue
         array, place = content["arrays"][fields["array"]], next(places)
-        if array["ids"] and (array["ids"], id(each)) not in checked:
-            checked.add((array["ids"], id(each)))
-            ids = _Loading(agreement, folder, array["ids"], content)
-            _compare_ids(agreement, fields["path"], ids.load(place.of_ids()), each)
+        key = array["ids"], id(each)
+        if array["ids"] and isinstance(each, UnstructuredPlan) and key not in checked:
+            checked.add(key)
+            ids = _Loading(agreement, folder, array["ids"], content).load(place.of_ids())
+            _compare_ids(agreement, fields["path"], ids, each)
         loading = _Loading(agreement, folder, fields["array"], content)
         loaded = loading.load(place)
         agreement.settle()
@@ -185,19 +186,19 @@ def _check_ids(path: str, array: dict[str, Json], plan: Any) -> None:
         )
 
 
-def _compare_ids(agreement: Agreement, path: str, found: Host, plan: Any) -> None:
+def _compare_ids(
+    agreement: Agreement, path: str, found: Host, plan: UnstructuredPlan
+) -> None:
     """Raise ValueError if a file has rows of other points than a plan."""
     with agreement.attempt():
-        if isinstance(plan, UnstructuredPlan):
-            own = own_ids(plan)
-            assert own is not None
-            unlike = np.flatnonzero(found[plan.owned_rows] != own)
-            if len(unlike):
-                raise ValueError(
-                    f"{FUNCTION} found the row of id {found[plan.owned_rows][unlike[0]]} "
-                    f"for `tree{path}` where the unstructured.Plan in `plan` has id "
-                    f"{own[unlike[0]]}, expected rows of the same ids"
-                )
+        own, found = own_ids(plan), found[plan.owned_rows]
+        unlike = np.flatnonzero(found != own)
+        if own is not None and len(unlike):
+            raise ValueError(
+                f"{FUNCTION} found the row of id {found[unlike[0]]} for `tree{path}` where "
+                f"the unstructured.Plan in `plan` has id {own[unlike[0]]}, expected rows of "
+                "the same ids"
+            )
     agreement.settle()
 
 

@@ -41,6 +41,20 @@ def is_plan(x: object) -> bool:
     return x is None or isinstance(x, (GridPlan, UnstructuredPlan, Sharding, Rows))
 
 
+def kinds_of(plans: Sequence[Any]) -> list[str]:
+    """The kinds of plans, with numbers that say which of them are one object.
+
+    They have to be equal on all processes, which make the same collective calls then.
+    """
+    numbers: dict[int, int] = {}
+    return [
+        f"unstructured.Plan {numbers.setdefault(id(plan), len(numbers))}"
+        if isinstance(plan, UnstructuredPlan)
+        else type(plan).__name__
+        for plan in plans
+    ]
+
+
 def communicator_of(function: str, plan: PyTree, comm: Comm) -> MPI.Intracomm:
     """The communicator of a call: an argument `comm`, or that of the plans.
 

@@ -38,7 +38,7 @@ from .folders import (
 )
 from .leaves import Host, Leaf, leaf_of, names_of, own_axes, stored_type
 from .places import Place, own_ids
-from .plans import EXPECTED, communicator_of, host_array, is_plan, saved_place
+from .plans import EXPECTED, communicator_of, host_array, is_plan, kinds_of, saved_place
 from .trees import Structure, flatten, prefix_leaves
 
 FUNCTION = "files.save"
@@ -180,10 +180,7 @@ def _started(
         )
     agreement.settle()
     arrays = stored_arrays(agreement, pairs, leaves, plans, shapes)
-    facts: list[Json] = [
-        {"path": path, **leaf.as_json()} for (path, _), leaf in zip(pairs, leaves, strict=True)
-    ]
-    _compare(agreement, facts, arrays)
+    facts = _facts(agreement, pairs, leaves, arrays)
     if not wait:
         _make_room(agreement)
     content = _content(agreement, structure, facts, arrays)
@@ -235,6 +232,12 @@ def stored_arrays(
                     saved_place(agreement, path, leaf, value, plan, has_edges=has_edges)
                 )
     agreement.settle()
+    agreement.compare(
+        [
+            {"path": path, **leaf.as_json(), "plan": kind}
+            for (path, _), leaf, kind in zip(pairs, leaves, kinds_of(plans), strict=True)
+        ]
+    )
     if names is None:
         names = names_of(path for (path, _), leaf in zip(pairs, leaves, strict=True))
     made = iter(zip(makers, values, strict=True))
@@ -296,25 +299,28 @@ def _add_ids(
     return ids[id(plan)].name
 
 
-def _compare(
-    agreement: Agreement, facts: list[Json], arrays: Sequence[StoredArray | None]
-) -> None:
-    """Raise ValueError on all processes if they have other trees, or other values."""
-    compared = []
-    for fact, array in zip(facts, arrays, strict=False):
+def _facts(
+    agreement: Agreement,
+    pairs: Sequence[tuple[str, Any]],
+    leaves: Sequence[Leaf],
+    arrays: Sequence[StoredArray | None],
+) -> list[Json]:
+    """The leaves in the manifest. Raise ValueError if processes have other values."""
+    facts: list[Json] = []
+    compared: list[Json] = []
+    for (path, _), leaf, array in zip(pairs, leaves, arrays, strict=False):
+        facts.append({"path": path, **leaf.as_json()})
         if array is None:
-            compared.append(fact)
             continue
-        fact["array"] = array.name
-        place = array.place
-        more = {"shape": place.shape, "plan": place.kind, "chunks": array.sizes}
-        if place.kind == "None":
+        facts[-1]["array"] = array.name
+        more = {"path": path, "shape": array.place.shape, "chunks": array.sizes}
+        if array.place.kind == "None":
             values = np.ascontiguousarray(array.values)
-            more["checksum of the values"] = _core.checksum_at(
-                values.ctypes.data, values.nbytes
-            )
-        compared.append({**fact, **more})
+            checksum = _core.checksum_at(values.ctypes.data, values.nbytes)
+            more["checksum of values"] = checksum
+        compared.append(more)
     agreement.compare(compared)
+    return facts
 
 
 def _content(
