@@ -396,7 +396,9 @@ def verify_file(path: str | os.PathLike[str], size: int) -> None:
     Raises a ValueError if they differ.
     """
 
-def write_file(path: str | os.PathLike[str], address: int, size: int, is_synced: bool) -> int:
+def write_file(
+    path: str | os.PathLike[str], address: int, size: int, is_synced: bool
+) -> int:
     """Write the bytes at an address, and their checksum, into a file.
 
     Returns the checksum. If `is_synced`, the file is on the disk then.

@@ -48,8 +48,8 @@ def read(path: Path) -> dict[str, Json]:
             if content["format"] == FORMAT:
                 return content
             raise ValueError(
-                f"got {file} of format {content['format']}, expected format {FORMAT}: it is "
-                "of another version of mpi4jax"
+                f"got {file} of format {content['format']}, expected format {FORMAT}: it "
+                "is of another version of mpi4jax"
             )
     except (ValueError, KeyError) as error:
         if "format" in str(error):
@@ -126,8 +126,8 @@ def info(path: Path, *, verify: bool = False) -> Info:
     values = {leaf["path"]: leaf["value"] for leaf in content["leaves"] if "value" in leaf}
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         jobs = [
-            threads.submit(_damage, path / name, *size_and_checksum, verify)
-            for name, size_and_checksum in content["files"].items()
+            threads.submit(_damage, path / name, size, checksum, verify)
+            for name, (size, checksum) in content["files"].items()
         ]
         damage = tuple(text for job in jobs if (text := job.result()))
     nbytes = sum(size for size, _ in content["files"].values())

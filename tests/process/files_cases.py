@@ -8,6 +8,8 @@ A case has the same whole arrays on any number of processes, which follow from i
 
 import functools
 import sys
+from operator import itemgetter
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -177,16 +179,22 @@ class OfRows:
             return self.whole, None
         share, rest = divmod(self.total, SIZE)
         first = RANK * share + min(RANK, rest)
-        return self.whole[first : first + share + (RANK < rest)], files.Rows()
+        return self.whole[first : first + share + (rest > RANK)], files.Rows()
 
 
 class OfPoints:
     """An array of the points of an unstructured mesh, with several rows each."""
 
     def __init__(self, random):
-        self.total, self.block = int(random.choice([0, 1, 7, 60])), int(random.integers(1, 3))
+        self.total, self.block = (
+            int(random.choice([0, 1, 7, 60])),
+            int(random.integers(1, 3)),
+        )
         self.ids = np.sort(random.choice(10**6, self.total, replace=False))
-        shape = self.total * self.block, *map(int, random.integers(1, 3, random.integers(0, 2)))
+        shape = (
+            self.total * self.block,
+            *map(int, random.integers(1, 3, random.integers(0, 2))),
+        )
         self.whole = random_array(random, shape, random.choice(TYPES))
 
     def plan(self, random):
@@ -196,7 +204,9 @@ class OfPoints:
         others = random.integers(0, 4, (SIZE, self.total)) == 0
         points = np.flatnonzero((owners == RANK) | others[RANK])
         points = np.random.default_rng(RANK).permutation(points)
-        plan = unstructured.Plan.from_global(self.ids[points], owners[points] == RANK, comm=comm)
+        plan = unstructured.Plan.from_global(
+            self.ids[points], owners[points] == RANK, comm=comm
+        )
         plan = plan.blocked(self.block) if self.block > 1 else plan
         rows = (points[:, None] * self.block + np.arange(self.block)).reshape(-1)
         return plan, rows
@@ -265,6 +275,11 @@ def as_leaf(random, array):
     return jnp.asarray(array) if is_array and random.integers(2) else array
 
 
+class Pair(NamedTuple):
+    leaf: object
+    plan: object
+
+
 def is_case(x):
     return isinstance(x, (OnGrid, OfRows, OfPoints, Alike))
 
@@ -277,17 +292,14 @@ def trees(seed, name):
     of_plans = np.random.default_rng([13, seed, SIZE, name == "load"])
 
     def made(case):
-        array, plan = getattr(case, f"{name}d" if name == "save" else "loaded")(of_plans)
-        return as_leaf(of_types, array), plan
+        array, plan = (case.saved if name == "save" else case.loaded)(of_plans)
+        return Pair(as_leaf(of_types, array), plan)
 
     pairs = jax.tree.map(made, cases, is_leaf=is_case)
-    is_pair = lambda x: isinstance(x, tuple) and len(x) == 2 and is_plan(x[1])  # noqa: E731
-    return tuple(jax.tree.map(lambda pair: pair[n], pairs, is_leaf=is_pair) for n in (0, 1))
-
-
-def is_plan(x):
-    kinds = halo.Plan, pencil.Layout, unstructured.Plan, files.Rows
-    return x is None or isinstance(x, kinds)
+    return tuple(
+        jax.tree.map(itemgetter(n), pairs, is_leaf=lambda x: type(x) is Pair)
+        for n in (0, 1)
+    )
 
 
 def assert_equal(found, expected):

@@ -72,7 +72,7 @@ def default_sizes(parts: Sequence[int], itemsize: int, divided: Sequence[int]) -
 
 
 def _cut(size: int, count: int) -> int:
-    """A size in at least so many pieces, if there are as many, of one size if that can be."""
+    """The size of so many pieces, or of more if these are equal then."""
     count = min(count, size)
     for pieces in range(count, 2 * count):
         if size % pieces == 0:
@@ -81,12 +81,17 @@ def _cut(size: int, count: int) -> int:
 
 
 def keys_in(
-    block: range | Sequence[range], sizes: Sizes
+    block: Sequence[range], sizes: Sizes
 ) -> Iterator[tuple[tuple[int, ...], tuple[range, ...]]]:
     """The chunks that a box of points has a part of: their indices, and these parts."""
-    ranges = [
+    ranges: list[list[tuple[int, range]]] = [
         [
-            (index, range(max(points.start, index * size), min(points.stop, (index + 1) * size)))
+            (
+                index,
+                range(
+                    max(points.start, index * size), min(points.stop, (index + 1) * size)
+                ),
+            )
             for index in range(points.start // size, -(-points.stop // size))
         ]
         if len(points)

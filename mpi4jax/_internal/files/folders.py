@@ -43,10 +43,20 @@ def writing_name(path: Path) -> Path:
 
 
 class Lease:
-    """The right to write a checkpoint, which ends with this process at the latest."""
+    """The right to write a folder, which ends with this process at the latest.
 
-    def __init__(self, function: str, path: Path, *, overwrite: bool) -> None:
-        _check_name(function, path, overwrite=overwrite)
+    Arguments:
+        function: The function that was called.
+        path: The folder.
+        overwrite: Whether the folder may exist.
+        mark: The file that it must have then.
+
+    """
+
+    def __init__(
+        self, function: str, path: Path, *, overwrite: bool, mark: str = MANIFEST
+    ) -> None:
+        _check_name(function, path, mark, overwrite=overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.folder = writing_name(path)
         #: By this, other hosts see that their folder is the one.
@@ -76,9 +86,9 @@ class Lease:
         try:
             if not _has_locked(lock):
                 raise FileExistsError(
-                    f"{function} got a path for which there is {self.folder}, which another "
-                    "run is writing, expected one that nobody writes (if nobody does, as "
-                    "file locks don't work there, remove it)"
+                    f"{function} got a path for which there is {self.folder}, which "
+                    "another run is writing, expected one that nobody writes (if nobody "
+                    "does, as file locks don't work there, remove it)"
                 )
             grave = tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)
             self.folder.rename(Path(grave, "abandoned"))
@@ -111,7 +121,7 @@ def _umask() -> int:
     return mask
 
 
-def _check_name(function: str, path: Path, *, overwrite: bool) -> None:
+def _check_name(function: str, path: Path, mark: str, *, overwrite: bool) -> None:
     """Raise an error if there is something that may not be overwritten."""
     if not os.path.lexists(path):
         return
@@ -119,10 +129,10 @@ def _check_name(function: str, path: Path, *, overwrite: bool) -> None:
         raise FileExistsError(
             f"{function} got {path}, which exists, expected a new path, or overwrite=True"
         )
-    if not (path / MANIFEST).is_file():
+    if not (path / mark).is_file():
         raise FileExistsError(
-            f"{function} got {path}, which is no checkpoint, expected a new path, or one of "
-            "a checkpoint to overwrite"
+            f"{function} got {path}, which has no file {mark}, expected a new path, or one "
+            "that an earlier call has written"
         )
 
 
@@ -137,8 +147,8 @@ def check_visible(function: str, folder: Path, token: str) -> None:
             pass
         if time.monotonic() > end:
             raise OSError(
-                f"{function}: host {os.uname().nodename} doesn't see {folder}, which rank 0 "
-                "has made, expected a file system that all hosts share"
+                f"{function}: host {os.uname().nodename} doesn't see {folder}, which rank "
+                "0 has made, expected a file system that all hosts share"
             )
         os.listdir(folder.parent) if folder.parent.is_dir() else None
         time.sleep(_INTERVAL)
@@ -152,12 +162,9 @@ class Files:
         self.written: dict[str, tuple[int, int]] = {}
         self._folders: set[Path] = {folder}
 
-    def write_chunk(self, name: str, index: tuple[int, ...], values: Host) -> None:
+    def write_chunk(self, array: str, index: tuple[int, ...], values: Host) -> None:
         """Write a chunk of an array, with its checksum."""
-        self._write(chunk_name(name, index), values)
-
-    def _write(self, name: str, values: Host) -> None:
-        values = np.ascontiguousarray(values)
+        name, values = chunk_name(array, index), np.ascontiguousarray(values)
         path = self._path(name)
         try:
             checksum = _core.write_file(
@@ -206,7 +213,9 @@ def chunk_name(name: str, index: tuple[int, ...]) -> str:
     return "/".join([name, "c", *map(str, index)])
 
 
-def read_chunk(path: Path, name: str, index: tuple[int, ...], sizes: Sizes, dtype: str) -> Host:
+def read_chunk(
+    path: Path, name: str, index: tuple[int, ...], sizes: Sizes, dtype: str
+) -> Host:
     """A chunk of an array. Raise ValueError if it is damaged."""
     values = np.empty(sizes, dtype)
     file = path / chunk_name(name, index)
@@ -221,36 +230,50 @@ def read_chunk(path: Path, name: str, index: tuple[int, ...], sizes: Sizes, dtyp
     return values
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file in one step: others see it as it was, or as it is then."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_bytes(content)
+    temporary.rename(path)
+
+
 # The reports of processes.
 
 
 def report(folder: Path, rank: int, content: Json) -> None:
     """Say what this process has done: its files, or a text about its failure."""
     name = folder / _REPORTS / str(rank)
-    temporary = name.with_suffix(".new")
-    temporary.write_text(json.dumps(content))
-    temporary.rename(name)
+    replace_file(name, json.dumps(content).encode())
 
 
 def reports(
-    folder: Path, size: int, is_cancelled: Callable[[], bool]
-) -> dict[str, tuple[int, int]]:
-    """The files of all processes, once all have reported. Raise OSError if one has failed."""
-    files: dict[str, tuple[int, int]] = {}
-    missing = [*range(size)]
-    while missing:
+    folder: Path, size: int, number: int, is_cancelled: Callable[[], bool]
+) -> list[Json]:
+    """What all processes have done, once all have reported it. Raise OSError of a failure.
+
+    Arguments:
+        folder: The folder that is written.
+        size: The number of processes.
+        number: The number of the report, if each process makes several.
+        is_cancelled: Whether the reports that are missing will not come.
+
+    """
+    contents: dict[int, Json] = {}
+    while len(contents) < size:
         present = {name for name in os.listdir(folder / _REPORTS) if name.isdigit()}
-        for rank in [rank for rank in missing if str(rank) in present]:
-            content = json.loads((folder / _REPORTS / str(rank)).read_text())
-            if "failure" in content:
-                raise OSError(f"{content['failure']} (on rank {rank})")
-            files.update(content["files"])
-            missing.remove(rank)
-        if missing and is_cancelled():
-            raise OSError(f"rank {missing[0]} has not written its part of {folder}")
-        if missing:
+        for rank in range(size):
+            if rank not in contents and str(rank) in present:
+                content = json.loads((folder / _REPORTS / str(rank)).read_text())
+                if "failure" in content:
+                    raise OSError(f"{content['failure']} (on rank {rank})")
+                if content["number"] >= number:
+                    contents[rank] = content
+        if len(contents) < size:
+            if is_cancelled():
+                rank = next(rank for rank in range(size) if rank not in contents)
+                raise OSError(f"rank {rank} has not written its part of {folder}")
             time.sleep(_INTERVAL)
-    return files
+    return [contents[rank] for rank in range(size)]
 
 
 def publish(files: Files, path: Path, content: dict[str, Json], *, overwrite: bool) -> None:

@@ -66,8 +66,8 @@ def leaf_of(function: str, path: str, value: Unchecked) -> Leaf:
     name = f"`tree{path}`"
     if isinstance(value, Tracer):
         raise TypeError(
-            f"{function} got {describe(value)} for {name}, expected values: call it outside "
-            f"of jax.jit. {TRACER_HINT}"
+            f"{function} got {describe(value)} for {name}, expected values: call it "
+            f"outside of jax.jit. {TRACER_HINT}"
         )
     match value:
         case None:
@@ -135,7 +135,9 @@ def own_axes(leaf: Leaf) -> tuple[int, ...]:
     """The axes of the data of one key, at the end of the shape; none of other leaves."""
     if leaf.kind != "key":
         return ()
-    data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=leaf.generator)))
+    data = jax.eval_shape(
+        lambda: jax.random.key_data(jax.random.key(0, impl=leaf.generator))
+    )
     return tuple(data.shape)
 
 
@@ -206,7 +208,9 @@ def names_of(paths: Iterable[str]) -> list[str]:
     known: set[str] = set()
     for path in paths:
         parts = path.replace("][", ".").replace("].", ".").strip("[].").replace("[", ".")
-        kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in parts.replace("'", ""))
+        kept = "".join(
+            c if c.isalnum() or c in "-_." else "_" for c in parts.replace("'", "")
+        )
         name = kept.strip("._") or "value"
         base, count = name, 1
         while name.casefold() in known:

@@ -18,7 +18,7 @@ from .agreement import Agreement
 from .chunks import Sizes, keys_in, slices_in
 from .folders import read_chunk
 from .leaves import Host, Leaf, check_can_be_made, from_host, from_json
-from .places import Place, ShardPlace, own_ids
+from .places import Place, RowsPlace, ShardPlace, own_ids
 from .plans import EXPECTED, communicator_of, is_plan, kinds_of, loaded_place
 from .save import checked_path
 from .trees import check_like, prefix_leaves, unflatten, unflatten_like
@@ -105,6 +105,7 @@ def _loaded(
         array, place = content["arrays"][fields["array"]], next(places)
         key = array["ids"], id(each)
         if array["ids"] and isinstance(each, UnstructuredPlan) and key not in checked:
+            assert isinstance(place, RowsPlace)
             checked.add(key)
             ids = _Loading(agreement, folder, array["ids"], content).load(place.of_ids())
             _compare_ids(agreement, fields["path"], ids, each)
@@ -195,9 +196,9 @@ def _compare_ids(
         unlike = np.flatnonzero(found != own)
         if own is not None and len(unlike):
             raise ValueError(
-                f"{FUNCTION} found the row of id {found[unlike[0]]} for `tree{path}` where "
-                f"the unstructured.Plan in `plan` has id {own[unlike[0]]}, expected rows of "
-                "the same ids"
+                f"{FUNCTION} found the row of id {found[unlike[0]]} for `tree{path}` "
+                f"where the unstructured.Plan in `plan` has id {own[unlike[0]]}, expected "
+                "rows of the same ids"
             )
     agreement.settle()
 
@@ -209,7 +210,8 @@ def _check_leaves(
         found, wanted = map(_type_of, (value, like))
         if found != wanted:
             raise ValueError(
-                f"{FUNCTION} found {found} for `tree{path}`, expected {wanted}, as in `like`"
+                f"{FUNCTION} found {found} for `tree{path}`, expected {wanted}, as in "
+                "`like`"
             )
 
 

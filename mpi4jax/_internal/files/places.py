@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 from mpi4py import MPI
@@ -24,12 +23,11 @@ from ..arguments.types import Integer
 from ..grids.division import DividedAxis, Division, Region, Span
 from ..grids.plan import GridPlan
 from ..grids.redistribution import Redistribution
-from ..mpi import handles
 from ..operations._eager import run_named
-from ..unstructured.on_ranks import RankRows, rows_of_points
+from ..unstructured.on_ranks import RankRows
 from ..unstructured.plan import Plan as UnstructuredPlan
 from ..unstructured.setup_messages import Routes, update
-from .chunks import Block, ChunkAxis, Sizes, box_of, slices_in
+from .chunks import Block, ChunkAxis, Sizes
 from .leaves import Host, from_words, words
 
 #: Reads a box of an array of a file.
@@ -97,7 +95,7 @@ class Place(ABC):
 
 
 class WholePlace(Place):
-    """The place of an array that all processes have alike. They write its chunks in turn."""
+    """The place of an array that all processes have. They write its chunks in turn."""
 
     kind = "None"
 
@@ -149,8 +147,8 @@ _LARGEST_MESSAGE = 1 << 30
 class _Regions(NamedTuple):
     """Regions of an array of a file that a grid of processes divides.
 
-    The points of a file are those of the whole array, and before and behind them ghost cells
-    at the edges of the grid.
+    The points of a file are those of the whole array, and before and behind them ghost
+    cells at the edges of the grid.
     """
 
     #: The regions: "own" points, each of one process, all "local" ones, with ghosts, or
@@ -286,7 +284,7 @@ class GridPlace(Place):
         after: _Regions,
         part: Host | None,
     ) -> Host:
-        """The array of this process in other regions, with what it has in place of points."""
+        """The array in other regions, or a part with its points there set to those."""
         dtype = array.dtype.name
         bits = words(array)
         count = bits.shape[-1]
@@ -386,7 +384,6 @@ class RowsPlace(Place):
             self._fill(array)
         return array
 
-
     def of_ids(self) -> RowsPlace:
         """The place of the ids of these rows."""
         place = copy.copy(self)
@@ -441,9 +438,7 @@ def unstructured_place(
     def fill(array: Host) -> None:
         points = array.reshape(-1, block, *array.shape[1:])
         bits = words(points)
-        update(
-            comm, neighborhood.ranks, neighborhood.sent, neighborhood.received, bits
-        )
+        update(comm, neighborhood.ranks, neighborhood.sent, neighborhood.received, bits)
         array[...] = from_words(bits, array.dtype.name).reshape(array.shape)
 
     share = -(-rows.total // comm.Get_size())
@@ -499,10 +494,10 @@ class ShardPlace(Place):
                     f"a shard, {self.largest}"
                 )
 
-    def _owned(self) -> dict[jax.Device, tuple[range, ...]]:
+    def _owned(self) -> dict[Any, tuple[range, ...]]:
         """The shards that this process writes: of equal ones, the first device's."""
-        first: dict[tuple[range, ...], jax.Device] = {}
-        indices = self.sharding.devices_indices_map(self._shape)
+        first: dict[tuple[range, ...], Any] = {}
+        indices: Mapping[Any, Any] = self.sharding.devices_indices_map(self._shape)
         for device in sorted(indices, key=lambda device: device.id):
             first.setdefault(_box(indices[device], self._shape), device)
         own = jax.process_index()

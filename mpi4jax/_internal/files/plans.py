@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,7 @@ def saved_place(
     shape, behind = np.shape(value), own_axes(leaf)
     match plan:
         case GridPlan():
-            part = jax.ShapeDtypeStruct(shape, np.dtype(np.int8))
+            part: Any = jax.ShapeDtypeStruct(shape, np.dtype(np.int8))
             try:
                 division = plan._part_division("gather", f"tree{path}", part)
             except ValueError as error:
@@ -163,9 +163,7 @@ def saved_place(
                     "first axis, as `plan` has files.Rows there"
                 )
             count = shape[0] if count is None else int(count)
-            return partial(
-                rows_place, comm, count, shape[0], None, (*shape[1:], *behind)
-            )
+            return partial(rows_place, comm, count, shape[0], None, (*shape[1:], *behind))
         case Sharding():
             _check_processes(function, path, plan, agreement)
             return partial(ShardPlace, plan, shape, behind)
@@ -237,12 +235,11 @@ def _check_rows(function: str, path: str, shape: tuple[int, ...], rows: int) -> 
 def _check_processes(
     function: str, path: str, sharding: Sharding, agreement: Agreement
 ) -> None:
-    processes = {device.process_index for device in sharding.device_set}
+    devices: Iterable[Any] = sharding.device_set
+    processes = {device.process_index for device in devices}
     if len(processes) != agreement.size:
         raise ValueError(
             f"{function} got a sharding over {len(processes)} processes in `plan` for "
             f"`tree{path}`, expected one over all {agreement.size} that call it. An array "
             "that each process has for itself needs another plan"
         )
-
-

@@ -42,6 +42,8 @@ from .plans import EXPECTED, communicator_of, host_array, is_plan, kinds_of, sav
 from .trees import Structure, flatten, prefix_leaves
 
 FUNCTION = "files.save"
+#: A description of an argument `chunks` for errors.
+SIZES = "None or a tuple of positive sizes"
 
 #: Checkpoints that may be written in the background at a time.
 MAX_OUTSTANDING = 2
@@ -175,9 +177,7 @@ def _started(
         structure, pairs = flatten(FUNCTION, tree)
         leaves = [leaf_of(FUNCTION, path, value) for path, value in pairs]
         plans = prefix_leaves(FUNCTION, "plan", plan, structure, is_plan, EXPECTED)
-        shapes = prefix_leaves(
-            FUNCTION, "chunks", chunks, structure, _is_chunks, "None or a tuple of sizes"
-        )
+        shapes = prefix_leaves(FUNCTION, "chunks", chunks, structure, is_chunks, SIZES)
     agreement.settle()
     arrays = stored_arrays(agreement, pairs, leaves, plans, shapes)
     facts = _facts(agreement, pairs, leaves, arrays)
@@ -201,13 +201,17 @@ def checked_path(function: str, path: object) -> Path:
         reject(function, "path", "a path", path)
     absolute = Path(os.path.abspath(os.fspath(path)))
     if not absolute.name:
-        raise ValueError(f"{function} got {path!r} for argument `path`, expected a new folder")
+        raise ValueError(
+            f"{function} got {path!r} for argument `path`, expected a new folder"
+        )
     return absolute
 
 
-def _is_chunks(x: object) -> bool:
+def is_chunks(x: object) -> bool:
     return x is None or (
-        isinstance(x, (tuple, list)) and all(type(n) is int and n > 0 for n in x) and bool(x)
+        isinstance(x, (tuple, list))
+        and all(type(n) is int and n > 0 for n in x)
+        and bool(x)
     )
 
 
@@ -313,7 +317,11 @@ def _facts(
         if array is None:
             continue
         facts[-1]["array"] = array.name
-        more = {"path": path, "shape": array.place.shape, "chunks": array.sizes}
+        more: dict[str, Json] = {
+            "path": path,
+            "shape": array.place.shape,
+            "chunks": array.sizes,
+        }
         if array.place.kind == "None":
             values = np.ascontiguousarray(array.values)
             checksum = _core.checksum_at(values.ctypes.data, values.nbytes)
@@ -422,8 +430,8 @@ class Saving:
         try:
             if self._failure is None:
                 self._files.sync_folders()
-                written = self._files.written
-                report(self._files.folder, self._agreement.rank, {"files": written})
+                content = {"number": 0, "files": self._files.written}
+                report(self._files.folder, self._agreement.rank, content)
         except Exception as error:
             self._failure = error
         if self._failure is not None:
@@ -436,9 +444,10 @@ class Saving:
         """Complete the checkpoint once all processes have written their parts."""
         assert self._lease is not None
         try:
-            size = self._agreement.size
-            of_all = reports(self._files.folder, size, self._is_cancelled.is_set)
-            self._write_metadata(of_all)
+            size, is_cancelled = self._agreement.size, self._is_cancelled.is_set
+            for content in reports(self._files.folder, size, 0, is_cancelled):
+                self._files.written.update(content["files"])
+            self._write_metadata()
             publish(self._files, self.path, self._content, overwrite=self._overwrite)
             self._lease.release()
             if self._keep is not None:
@@ -446,10 +455,11 @@ class Saving:
         except Exception as error:
             self._failure = error
 
-    def _write_metadata(self, of_all: dict[str, tuple[int, int]]) -> None:
+    def _write_metadata(self) -> None:
         files = self._files
-        files.written.update(of_all)
-        leaves = {leaf["array"]: leaf for leaf in self._content["leaves"] if "array" in leaf}
+        leaves = {
+            leaf["array"]: leaf for leaf in self._content["leaves"] if "array" in leaf
+        }
         metadata = {}
         for name, array in self._content["arrays"].items():
             leaf = leaves.get(name, {})
@@ -458,8 +468,10 @@ class Saving:
             }
             if leaf and leaf["dtype"] != array["dtype"]:
                 attributes["bits_of"] = leaf["dtype"]
-            fields = (array[key] for key in ("shape", "chunks", "dtype", "dims"))
-            metadata[name] = zarr.array_metadata(*fields, attributes)
+            shape, chunks, dtype, dims = (
+                array[key] for key in ("shape", "chunks", "dtype", "dims")
+            )
+            metadata[name] = zarr.array_metadata(shape, chunks, dtype, dims, attributes)
             files.write_bytes(f"{name}/{zarr.METADATA}", zarr.encode(metadata[name]))
         group = zarr.encode(zarr.group_metadata(metadata, {}))
         files.write_bytes(zarr.METADATA, group)
@@ -527,7 +539,7 @@ _has_warned = False
 
 
 def _end_finished(agreement: Agreement) -> None:
-    """Raise the errors of checkpoints that were written in the background and have failed."""
+    """Raise the errors of checkpoints that have failed in the background."""
     savings = [saving for saving in _outstanding if saving.is_of(agreement)]
     are_over = np.array([saving.is_over for saving in savings], np.int8)
     if savings:
@@ -548,8 +560,9 @@ def _make_room(agreement: Agreement) -> None:
     if waited > 1 and not _has_warned and agreement.rank == 0:
         _has_warned = True
         warnings.warn(
-            f"{agreement.function} waited {waited:.1f} s, as {MAX_OUTSTANDING} checkpoints "
-            "were still being written, expected fewer. Save less often to compute meanwhile",
+            f"{agreement.function} waited {waited:.1f} s, as {MAX_OUTSTANDING} "
+            "checkpoints were still being written, expected fewer. Save less often to "
+            "compute meanwhile",
             stacklevel=4,
         )
 

@@ -60,7 +60,9 @@ def _key_of(key: Any) -> Key:
 
 def path_of(path: str, kind: str, key: Key) -> str:
     """The path of a child, as an expression of Python's."""
-    return f"{path}.{key}" if kind == "node" and isinstance(key, str) else f"{path}[{key!r}]"
+    return (
+        f"{path}.{key}" if kind == "node" and isinstance(key, str) else f"{path}[{key!r}]"
+    )
 
 
 def flatten(function: str, tree: PyTree) -> tuple[Structure, list[tuple[str, Any]]]:
@@ -91,7 +93,7 @@ def flatten(function: str, tree: PyTree) -> tuple[Structure, list[tuple[str, Any
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> PyTree:
-    """The tree with some leaves, in which other nodes than Python's own are dictionaries."""
+    """The tree with some leaves. Nodes that are not Python's own are dictionaries."""
     if isinstance(structure, int):
         return leaves[structure]
     children = [(key, unflatten(child, leaves)) for key, child in structure["children"]]
@@ -153,7 +155,8 @@ def prefix_leaves(
             found = "a leaf" if keys is None else f"one with the keys {keys}"
             raise ValueError(
                 f"{function} got a node with the keys {children.keys} for "
-                f"`{argument}{path}`, expected a prefix of the tree, which has {found} there"
+                f"`{argument}{path}`, expected a prefix of the tree, which has {found} "
+                "there"
             )
         by_key = {repr(key): child for key, child in children.items}
         for key, below in structure["children"]:
@@ -162,9 +165,7 @@ def prefix_leaves(
     return list(visit(prefix, structure, ""))
 
 
-def check_like(
-    function: str, structure: Structure, like: PyTree
-) -> list[tuple[str, Any]]:
+def check_like(function: str, structure: Structure, like: PyTree) -> list[tuple[str, Any]]:
     """The leaves of a tree like the one of a file, in that one's order, with their paths.
 
     Raise ValueError if the trees differ.

@@ -98,7 +98,9 @@ class Routes:
     def _exchange(self, values: Integers, sent: Integers, received: Integers) -> Integers:
         values = np.ascontiguousarray(values)
         result = np.empty((received.sum(), *values.shape[1:]), values.dtype)
-        row = MPI.BYTE.Create_contiguous(values[:1].nbytes if len(values) else result[:1].nbytes)
+        row = MPI.BYTE.Create_contiguous(
+            values[:1].nbytes if len(values) else result[:1].nbytes
+        )
         row.Commit()
         try:
             self._comm.Alltoallv(

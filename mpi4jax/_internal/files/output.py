@@ -1,0 +1,491 @@
+"""Output of a run: arrays that grow along the axis of time, for xarray and others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mpi4jax import _core
+
+from ..._manifest import CHECKSUM_BYTES, Json
+from ..arguments.types import Comm, PyTree
+from ..forks import at_exit
+from . import zarr
+from .agreement import Agreement
+from .chunks import chunks_of
+from .folders import (
+    Files,
+    Lease,
+    check_visible,
+    chunk_name,
+    replace_file,
+    report,
+    reports,
+    writing_name,
+)
+from .leaves import ZARR_TYPES, Host, leaf_of, names_of
+from .plans import EXPECTED, communicator_of, is_plan
+from .save import SIZES, StoredArray, checked_path, is_chunks, stored_arrays
+from .trees import Structure, flatten, prefix_leaves
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NAME = "files.Output"
+APPEND = f"{NAME}.append"
+
+#: The dimension along which arrays grow, and its coordinate.
+TIME = "time"
+#: The number of times in a chunk.
+TIMES = 1024
+#: Steps that may be written in the background at a time.
+MAX_OUTSTANDING = 2
+#: Seconds that a process waits for others at its end, if it does not hear of them.
+_LAST_WAIT = 60.0
+
+
+class Step(NamedTuple):
+    """What this process writes of a step."""
+
+    chunks: list[tuple[str, tuple[int, ...], Host]]
+    time: float
+
+
+class Variable(NamedTuple):
+    """An array that grows along the axis of time."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+
+
+class Output:
+    """Output of a run, as a folder in the format Zarr v3 that grows while it is written.
+
+    Each :meth:`append` adds a time to all arrays. It copies them and returns: a thread
+    writes them meanwhile. The folder has the times that are complete, at any moment, also
+    if the run is killed: ``xarray.open_zarr(path)`` opens it. It is a context manager,
+    which calls :meth:`close`.
+
+    Arguments:
+        path: The folder, on a file system that all processes share.
+        plan: How the arrays are divided among processes, as for :func:`save`. Ghost cells
+            are not written.
+        dims: The names of the last axes of arrays, or a prefix of the tree of arrays with
+            tuples of names as leaves.
+        coords: For some of these names, the coordinates of the points along the axis: whole
+            arrays with one axis, alike on all processes.
+        attrs: Attributes of the whole, such as a title: what JSON can have.
+        chunks: The shape of chunks at a time, as for :func:`save`.
+        overwrite: Whether earlier output of this name may be removed.
+        comm (mpi4py.MPI.Comm): The communicator of the processes, as for :func:`save`.
+
+    All processes make it, append and close it together. An error of one of them, while it
+    writes, is raised on all by the next call.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        plan: PyTree = None,
+        *,
+        dims: PyTree = None,
+        coords: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Json] | None = None,
+        chunks: PyTree = None,
+        overwrite: bool = False,
+        comm: Comm = None,
+    ) -> None:
+        self._plan, self._dims, self._chunks = plan, dims, chunks
+        self._agreement = agreement = Agreement(NAME, communicator_of(NAME, plan, comm))
+        self._lease: Lease | None = None
+        self._structure: Structure = None
+        self._variables: dict[str, Variable] = {}
+        self._times: list[float] = []
+        try:
+            token = ""
+            with agreement.attempt():
+                self.path = checked_path(NAME, path)
+                self._coords = _coordinates(coords or {})
+                self._attrs = dict(attrs or {})
+                zarr.encode(self._attrs)
+            agreement.settle()
+            names = [*self._coords, *self._attrs]
+            agreement.compare([{"path": f" {name}"} for name in names])
+            with agreement.attempt():
+                if agreement.rank == 0:
+                    self._lease = Lease(
+                        NAME, self.path, overwrite=overwrite, mark=zarr.METADATA
+                    )
+                    token = self._lease.token
+                    if self.path.exists():
+                        shutil.rmtree(self.path)
+                    self.path.mkdir()
+                self._files = Files(self.path, is_synced=False)
+                if agreement.rank == 0:
+                    self._begin()
+            agreement.settle()
+            token = agreement.comm.bcast(token)
+            self._folder = writing_name(self.path)
+            with agreement.attempt():
+                check_visible(NAME, self._folder, token)
+            agreement.settle()
+        except Exception:
+            self._release()
+            agreement.free()
+            raise
+        self._appended = 0
+        self._is_closed = self._has_warned = False
+        self._failure: Exception | None = None
+        #: The steps to be written, how many have been, and how many are complete.
+        self._steps: deque[Step] = deque()
+        self._written = self._completed = 0
+        self._is_ending = self._is_cancelled = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="mpi4jax-files", daemon=True)
+        self._thread.start()
+        _open.append(self)
+
+    def __repr__(self) -> str:
+        return f"<{NAME}: {self.path}, {self._appended} times>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            # The other processes may be anywhere.
+            self._end()
+
+    def append(self, fields: PyTree, time: float | None = None) -> None:
+        """Add a time. All processes call this together.
+
+        The fields are copied and written in the background. With two times that are not
+        yet complete, it waits for one.
+
+        Arguments:
+            fields: A dictionary of arrays, or another tree, of the same structure, shapes
+                and types in each call. Types that Zarr does not name are written as
+                ``float32`` or ``int8``, which have their values.
+            time: The time (defaults to the number of the call, from 0).
+
+        """
+        agreement = self._agreement
+        self._check_open(APPEND)
+        agreement.function = APPEND
+        self._settle_written(self._appended - MAX_OUTSTANDING + 1)
+        with agreement.attempt():
+            structure, pairs = flatten(APPEND, fields)
+            if self._structure is not None and structure != self._structure:
+                raise ValueError(
+                    f"{APPEND} got another tree of fields than in the first call, expected "
+                    f"the arrays {[*self._variables]}"
+                )
+            pairs = [(path, _written_as(APPEND, path, x)) for path, x in pairs]
+            leaves = [leaf_of(APPEND, path, value) for path, value in pairs]
+            plans = prefix_leaves(APPEND, "plan", self._plan, structure, is_plan, EXPECTED)
+            sizes = prefix_leaves(
+                APPEND,
+                "chunks",
+                self._chunks,
+                structure,
+                is_chunks,
+                SIZES,
+            )
+            dims = prefix_leaves(
+                APPEND, "dims", self._dims, structure, _is_dims, "None or a tuple of names"
+            )
+            moment = float(self._appended if time is None else time)
+        agreement.settle()
+        names = names_of(path for path, _ in pairs)
+        arrays = [
+            array
+            for array in stored_arrays(
+                agreement, pairs, leaves, plans, sizes, has_edges=False, names=names
+            )
+            if array is not None
+        ]
+        with agreement.attempt():
+            variables = self._described(arrays, dims)
+            if self._structure is not None and variables != self._variables:
+                raise ValueError(_change(self._variables, variables))
+        agreement.settle()
+        agreement.compare(
+            [
+                {"path": f" {array.name}", "time": moment, "shape": array.place.shape}
+                for array in arrays
+            ]
+        )
+        if self._structure is None:
+            self._structure, self._variables = structure, variables
+        chunks = []
+        for array in arrays:
+            for block in array.place.to_chunks(APPEND, array.values, array.sizes):
+                for index, values in chunks_of(block, array.sizes):
+                    is_own = values.base is None and values.flags.owndata
+                    copy = values if is_own else values.copy()
+                    chunks.append((array.name, (self._appended, *index), copy[None]))
+        self._appended += 1
+        with self._changed:
+            self._steps.append(Step(chunks, moment))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until all is written. All processes call this together."""
+        if self._is_closed:
+            return
+        self._agreement.function = f"{NAME}.close"
+        try:
+            self._settle_written(self._appended)
+        finally:
+            self._end()
+        self._agreement.free()
+
+    def _check_open(self, function: str) -> None:
+        if self._is_closed:
+            raise ValueError(f"{function} was called of output that is closed")
+
+    def end(self) -> None:
+        """End with the process, which can't wait for the main programs of others."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._steps or self._failure is not None, _LAST_WAIT
+            )
+        self._end()
+        if self._failure is not None:
+            text = f"mpi4jax: {self.path} is not complete: {self._failure}"
+            print(text, file=sys.stderr, flush=True)
+
+    def _end(self) -> None:
+        """End the thread. What is not written yet is lost."""
+        with self._changed:
+            self._is_closed = self._is_ending = self._is_cancelled = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._release()
+        if self in _open:
+            _open.remove(self)
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release(remove=True)
+
+    def _settle_written(self, count: int) -> None:
+        """Wait for the first steps, and raise the errors of writing on all processes."""
+        agreement, begin = self._agreement, time.monotonic()
+        self._wait_for(lambda: self._written >= count)
+        agreement.failure = self._failure
+        agreement.settle()
+        # Where all have written, rank 0 completes it.
+        if agreement.rank == 0:
+            self._wait_for(lambda: self._completed >= count)
+            waited = time.monotonic() - begin
+            if waited > 1 and not self._has_warned and not self._is_ending:
+                self._has_warned = True
+                warnings.warn(
+                    f"{agreement.function} waited {waited:.1f} s, as {MAX_OUTSTANDING} "
+                    "times were still being written, expected fewer. Append less often to "
+                    "compute meanwhile",
+                    stacklevel=4,
+                )
+        if count == self._appended:
+            agreement.failure = self._failure
+            agreement.settle()
+
+    def _wait_for(self, is_done: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: is_done() or self._failure is not None)
+
+    # The thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._steps or self._is_ending)
+                if not self._steps or self._is_cancelled:
+                    return
+                step = self._steps[0]
+            try:
+                self._write(step)
+            except Exception as error:
+                with self._changed:
+                    self._failure = error
+                    self._steps.clear()
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._steps.popleft()
+                self._completed += 1
+                self._changed.notify_all()
+
+    def _write(self, step: Step) -> None:
+        number, rank = self._written + 1, self._agreement.rank
+        self._files.written.clear()
+        try:
+            for name, index, values in step.chunks:
+                self._files.write_chunk(name, index, values)
+            report(self._folder, rank, {"number": number})
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                self._files.remove()
+                report(self._folder, rank, {"failure": str(error)})
+            raise
+        with self._changed:
+            self._written = number
+            self._changed.notify_all()
+        if rank == 0:
+            size = self._agreement.size
+            reports(self._folder, size, number, lambda: self._is_cancelled)
+            self._complete(step.time)
+
+    def _begin(self) -> None:
+        """Write what does not grow."""
+        for name, values in self._coords.items():
+            if len(values):
+                self._files.write_chunk(name, (0,), values)
+        self._write_metadata()
+
+    def _complete(self, moment: float) -> None:
+        """Make a step, which all processes have written, a part of the output."""
+        self._times.append(moment)
+        first = (len(self._times) - 1) // TIMES
+        times = np.zeros(TIMES)
+        recent = self._times[first * TIMES :]
+        times[: len(recent)] = recent
+        checksum = _core.checksum(times.tobytes()).to_bytes(CHECKSUM_BYTES, "little")
+        (self.path / TIME / "c").mkdir(parents=True, exist_ok=True)
+        replace_file(self.path / chunk_name(TIME, (first,)), times.tobytes() + checksum)
+        self._write_metadata()
+
+    def _write_metadata(self) -> None:
+        count = len(self._times)
+        metadata = {
+            name: zarr.array_metadata(
+                (count, *of.shape), (1, *of.chunks), of.dtype, (TIME, *of.dims), {}
+            )
+            for name, of in self._variables.items()
+        }
+        metadata[TIME] = zarr.array_metadata((count,), (TIMES,), "float64", [TIME], {})
+        for name, values in self._coords.items():
+            size, dtype = len(values), values.dtype.name
+            metadata[name] = zarr.array_metadata(
+                (size,), (max(size, 1),), dtype, [name], {}
+            )
+        for name, each in metadata.items():
+            (self.path / name).mkdir(exist_ok=True)
+            replace_file(self.path / name / zarr.METADATA, zarr.encode(each))
+        group = zarr.encode(zarr.group_metadata(metadata, self._attrs))
+        replace_file(self.path / zarr.METADATA, group)
+
+    # What is written.
+
+    def _described(
+        self, arrays: Sequence[StoredArray], dims: Sequence[Sequence[str] | None]
+    ) -> dict[str, Variable]:
+        """The arrays as variables, whose axes of one name have one size."""
+        variables: dict[str, Variable] = {}
+        sizes = {name: len(values) for name, values in self._coords.items()}
+        owners = {name: f"the coordinate {name!r}" for name in self._coords}
+        for array, names in zip(arrays, [*dims, *[None] * len(arrays)], strict=False):
+            shape = array.place.shape
+            known = tuple(names or ())[-len(shape) :] if shape else ()
+            own = zarr.dims_of(shape[: len(shape) - len(known)])
+            if array.ids:
+                own[:1] = [array.ids][: len(own)]
+            all_names = (*own, *known)
+            if len({*all_names, TIME}) <= len(all_names):
+                raise ValueError(
+                    f"{APPEND} got the names {list(all_names)} for the axes of "
+                    f"{array.name!r}, expected different ones, and none {TIME!r}"
+                )
+            for name, size in zip(all_names, shape, strict=True):
+                if sizes.setdefault(name, size) != size:
+                    raise ValueError(
+                        f"{APPEND} got {size} points along the axis {name!r} of "
+                        f"{array.name!r}, expected {sizes[name]}, as {owners[name]} has. "
+                        "Give axes of other sizes other names by `dims`"
+                    )
+                owners.setdefault(name, repr(array.name))
+            if array.name in (TIME, *self._coords):
+                raise ValueError(
+                    f"{APPEND} got an array of the name {array.name!r}, which is that of a "
+                    "coordinate, expected another one"
+                )
+            dtype = array.dtype
+            variables[array.name] = Variable(all_names, shape, array.sizes, dtype)
+        return variables
+
+
+def _written_as(function: str, path: str, value: Any) -> Any:
+    """An array of a type that Zarr names, with the values of a field."""
+    if isinstance(value, (bool, int, float, complex)):
+        return np.asarray(value)
+    leaf = leaf_of(function, path, value)
+    if leaf.kind not in ("jax", "numpy", "number"):
+        raise TypeError(
+            f"{function} got a value of type {type(value).__name__} for `fields{path}`, "
+            "expected arrays or numbers"
+        )
+    if leaf.dtype in ZARR_TYPES:
+        return value
+    return value.astype("int8" if "int" in leaf.dtype else "float32")
+
+
+def _coordinates(coords: Mapping[str, Any]) -> dict[str, Host]:
+    result = {}
+    for name, values in coords.items():
+        array = np.array(values)
+        is_named = isinstance(name, str) and names_of([name]) == [name]
+        if (
+            not is_named
+            or name == TIME
+            or array.ndim != 1
+            or array.dtype.name not in ZARR_TYPES
+        ):
+            raise ValueError(
+                f"{NAME} got an array of type {array.dtype} and shape {array.shape} for "
+                f"the coordinate {name!r}, expected numbers along one axis, and a name of "
+                f"letters that is not {TIME!r}"
+            )
+        result[name] = array
+    return result
+
+
+def _is_dims(x: object) -> bool:
+    return x is None or (
+        isinstance(x, (tuple, list))
+        and bool(x)
+        and all(isinstance(name, str) for name in x)
+    )
+
+
+def _change(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> str:
+    name = next(name for name in before if before[name] != after.get(name))
+    was, is_now = before[name], after[name]
+    return (
+        f"{APPEND} got an array of type {is_now.dtype} and shape {is_now.shape} for "
+        f"{name!r}, expected type {was.dtype} and shape {was.shape}, as in the first call"
+    )
+
+
+#: The output of this process that is not closed.
+_open: list[Output] = []
+
+
+@at_exit
+def _end_all() -> None:
+    for output in list(_open):
+        output.end()

@@ -1,0 +1,488 @@
+"""Checkpoints and output as a user writes and reads them, on any number of ranks."""
+
+import json
+import os
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpi4jax import files, halo, pencil, unstructured
+
+comm = MPI.COMM_WORLD
+RANK, SIZE = comm.Get_rank(), comm.Get_size()
+GRID = comm.Create_cart([SIZE], [False])
+CELLS = 4 * SIZE + 1
+PLAN = halo.Plan(GRID, 1, axes=[-2], shape=[CELLS])
+WHOLE = np.arange(CELLS * 3, dtype=np.float32).reshape(CELLS, 3)
+
+several = pytest.mark.ranks(2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder of all ranks."""
+    return comm.bcast(tmp_path)
+
+
+def field():
+    return PLAN.scatter(jnp.asarray(WHOLE))
+
+
+def assert_raises_everywhere(kind, pattern, function, *args, **kwargs):
+    """All ranks raise the same error."""
+    with pytest.raises(kind) as error:
+        function(*args, **kwargs)
+    texts = comm.allgather(str(error.value))
+    assert texts == [texts[0]] * SIZE
+    assert re.search(pattern, texts[0]), texts[0]
+
+
+def names_in(folder):
+    comm.Barrier()
+    return sorted(os.listdir(folder))
+
+
+class State(NamedTuple):
+    u: jax.Array
+    step: int
+
+
+def test_a_tree(folder):
+    state = {
+        "state": State(field(), 42),
+        "key": jax.random.key(3),
+        "old": jax.random.PRNGKey(3),
+        "more": [1.5, (None, np.float64(2.5)), {}],
+        "short": jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3),
+        "wide": np.arange(5.0) * (1 + 2j),
+        "empty": jnp.zeros((0, 3), jnp.int8),
+        "number": np.array(7, np.int64),
+    }
+    plan = {**dict.fromkeys(state), "state": PLAN}
+    files.save(folder / "a", state, plan)
+    loaded = files.load(folder / "a", plan, like=state)
+    assert type(loaded["state"]) is State
+    assert jax.tree.structure(loaded) == jax.tree.structure(state)
+    assert jax.random.key_impl(loaded["key"]) == jax.random.key_impl(state["key"])
+    loaded["key"], state["key"] = (jax.random.key_data(x["key"]) for x in (loaded, state))
+    for x, y in zip(*map(jax.tree.leaves, (loaded, state)), strict=True):
+        assert type(x) is type(y)
+        np.testing.assert_array_equal(x, y)
+        assert getattr(x, "dtype", None) == getattr(y, "dtype", None)
+    # Without `like`, State is a dictionary.
+    plan["state"] = {"u": PLAN, "step": None}
+    again = files.load(folder / "a", plan)
+    assert again["state"]["step"] == 42
+    assert again["more"] == [1.5, (None, 2.5), {}]
+    np.testing.assert_array_equal(again["state"]["u"], state["state"].u)
+
+
+def test_only_an_array(folder):
+    files.save(folder / "a", field(), PLAN)
+    np.testing.assert_array_equal(files.load(folder / "a", PLAN), field())
+    np.testing.assert_array_equal(files.load(folder / "a"), WHOLE_WITH_EDGES[1:-1])
+    (array,) = files.info(folder / "a").arrays
+    assert (array.name, array.shape, array.dtype) == ("value", (CELLS + 2, 3), "float32")
+
+
+WHOLE_WITH_EDGES = np.pad(WHOLE, [(1, 1), (0, 0)])
+
+
+def test_ghosts_at_the_edge_are_saved_and_others_are_not(folder):
+    x = np.array(field())
+    first, last = RANK == 0, RANK == SIZE - 1
+    x[0] = -1 if first else -3
+    x[-1] = -2 if last else -3
+    files.save(folder / "a", x, PLAN)
+    loaded = files.load(folder / "a", PLAN)
+    expected = np.array(field())
+    if first:
+        expected[0] = -1
+    if last:
+        expected[-1] = -2
+    np.testing.assert_array_equal(loaded, expected)
+    layout = pencil.Layout(GRID, WHOLE.shape, [1])
+    np.testing.assert_array_equal(files.load(folder / "a", layout), WHOLE[layout.slices])
+
+
+def test_rows_of_points(folder):
+    ids = np.arange(3 * RANK, 3 * RANK + 5) % (3 * SIZE)  # two of the next rank, if any
+    ids = np.unique(ids)[::-1]
+    plan = unstructured.Plan.from_global(ids, comm=comm)
+    x = np.where(plan.owned[:, None], ids[:, None] + np.zeros(2), -1)
+    files.save(folder / "a", {"x": x}, plan)
+    loaded = files.load(folder / "a", plan)["x"]
+    np.testing.assert_array_equal(loaded, ids[:, None] + np.zeros(2))
+    whole = files.load(folder / "a")["x"]
+    np.testing.assert_array_equal(whole[:, 0], np.arange(3 * SIZE))
+    other = unstructured.Plan.from_global(ids * 2, comm=comm)
+    text = "of id .* for `tree\\['x'\\]` where the unstructured.Plan in `plan` has id"
+    assert_raises_everywhere(ValueError, text, files.load, folder / "a", other)
+
+
+def test_rows_of_particles(folder):
+    count = 2 * RANK
+    total = SIZE * (SIZE - 1)
+    x = jnp.full((count + 3, 2), RANK)
+    files.save(folder / "a", x, files.Rows(count))
+    expected = np.repeat(np.arange(SIZE), 2 * np.arange(SIZE))
+    np.testing.assert_array_equal(files.load(folder / "a")[:, 0], expected)
+    own = files.load(folder / "a", files.Rows())
+    assert comm.allreduce(len(own)) == total
+    assert len(own) in (total // SIZE, total // SIZE + 1)
+    assert isinstance(own, jax.Array)
+    text = "files.Rows got .* rows as the sum of `count`"
+    assert_raises_everywhere(
+        ValueError, text, files.load, folder / "a", files.Rows(total + 1)
+    )
+
+
+def test_latest_and_keep(folder):
+    assert files.latest(folder / "none") is None
+    for step in range(4):
+        files.save(folder / str(step), {"x": step}, keep=2)
+        assert files.latest(folder) == folder / str(step)
+    assert names_in(folder) == ["2", "3"]
+    comm.Barrier()
+    if RANK == 0:
+        (folder / "3" / "mpi4jax.json").unlink()
+    comm.Barrier()
+    assert files.latest(folder) == folder / "2"
+    text = "which has no file mpi4jax.json, expected a whole checkpoint"
+    assert_raises_everywhere(ValueError, text, files.load, folder / "3")
+
+
+def test_overwriting(folder):
+    path = folder / "a"
+    files.save(path, {"x": 1})
+    assert_raises_everywhere(FileExistsError, "overwrite=True", files.save, path, {"x": 2})
+    assert files.load(path) == {"x": 1}
+    files.save(path, {"y": 2}, overwrite=True)
+    assert files.load(path) == {"y": 2}
+    assert names_in(folder) == ["a"]
+    if RANK == 0:
+        (folder / "mine").mkdir()
+        (folder / "mine" / "thesis.tex").touch()
+    comm.Barrier()
+    assert_raises_everywhere(
+        FileExistsError,
+        "which has no file mpi4jax.json",
+        files.save,
+        folder / "mine",
+        {"x": 2},
+        overwrite=True,
+    )
+    assert names_in(folder / "mine") == ["thesis.tex"]
+
+
+def test_in_the_background(folder):
+    x = np.array(field())
+    savings = []
+    for step in range(4):
+        savings.append(files.save(folder / str(step), {"x": x}, PLAN, wait=False))
+        x += 1
+    for saving in savings[::-1]:
+        saving.wait()
+        saving.wait()  # no more than once
+    loaded = [files.load(folder / str(n), PLAN)["x"] for n in range(4)]
+    for step, y in enumerate(loaded):
+        np.testing.assert_array_equal(y[1:-1], x[1:-1] - 4 + step)
+
+
+def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch):
+    from mpi4jax._internal.files.folders import Files
+
+    write = Files.write_chunk
+
+    def fail(self, *args):
+        if RANK == SIZE - 1:
+            raise OSError(28, "No space left on device: /some/file")
+        write(self, *args)
+
+    monkeypatch.setattr(Files, "write_chunk", fail)
+    saving = files.save(folder / "a", field(), PLAN, wait=False)
+    text = "No space left on device: /some/file"
+    assert_raises_everywhere(OSError, text, saving.wait)
+    files.save(folder / "a", field(), PLAN, wait=False)
+    comm.Barrier()
+    with pytest.raises(OSError, match=text):
+        for n in range(1000):  # until it is known
+            files.save(folder / f"b{n}", {"x": 1})
+    monkeypatch.undo()
+    assert not any(name.startswith((".", "a")) for name in names_in(folder))
+    files.save(folder / "a", field(), PLAN)
+
+
+def test_a_folder_that_another_run_is_writing(folder):
+    from mpi4jax._internal.files.folders import Lease
+
+    lease = Lease("files.save", folder / "a", overwrite=False) if RANK == 0 else None
+    text = "another run is writing"
+    assert_raises_everywhere(FileExistsError, text, files.save, folder / "a", {"x": 1})
+    if lease is not None:
+        lease.release()  # as the system does when it ends
+    comm.Barrier()
+    files.save(folder / "a", {"x": 1})
+    assert names_in(folder) == ["a"]
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_each_file(folder):
+    tree = {"x": field(), "y": jnp.arange(4)}
+    plan = {"x": PLAN, "y": None}
+    files.save(folder / "a", tree, plan)
+    path = folder / "a"
+    names = [
+        str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()
+    ]
+    assert "mpi4jax.json" in names
+    for name in names:
+        file = path / name
+        comm.Barrier()
+        if RANK == 0:
+            flip_a_bit(file)
+        comm.Barrier()
+        if name == "mpi4jax.json":
+            assert_raises_everywhere(ValueError, "is damaged", files.load, path, plan)
+            assert files.latest(folder) is None
+        else:
+            (damage,) = files.info(path, verify=True).damage
+            assert str(file) in damage
+            if "zarr.json" not in name:
+                text = f"{re.escape(str(file))} is damaged: the checksum"
+                assert_raises_everywhere(ValueError, text, files.load, path, plan)
+        comm.Barrier()
+        if RANK == 0:
+            flip_a_bit(file)
+        comm.Barrier()
+    assert not files.info(path, verify=True).damage
+    if RANK == 0:
+        os.truncate(path / "y" / "c" / "0", 3)
+    comm.Barrier()
+    assert "has 3 bytes" in files.info(path).damage[0]
+    assert_raises_everywhere(ValueError, "bytes", files.load, path, plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        ({"plan": {"u": PLAN}}, ValueError, "keys \\['u'\\] for `plan`"),
+        ({"plan": 3}, TypeError, "`plan` must be None, a halo.Plan"),
+        ({"like": {"u": 0}}, ValueError, "an additional 'n' in `tree`"),
+        ({"like": {"u": 0, "n": 0, "v": 0}}, ValueError, "no 'v' in `tree`"),
+        ({"like": {"u": 0, "n": [0]}}, ValueError, "a leaf at `tree\\['n'\\]`"),
+        ({"like": {"u": 0, "n": 3}}, ValueError, "float32 and shape .*type int"),
+    ],
+)
+def test_what_is_not_in_the_file(folder, changes, kind, text):
+    files.save(folder / "a", {"u": field(), "n": 3}, {"u": PLAN, "n": None})
+    arguments = {"plan": {"u": PLAN, "n": None}, **changes}
+    assert_raises_everywhere(kind, text, files.load, folder / "a", **arguments)
+
+
+def test_another_global_shape(folder):
+    files.save(folder / "a", field(), PLAN)
+    other = halo.Plan(GRID, 1, axes=[-2], shape=[CELLS + 2])
+    text = f"files.load: .* array of shape .* expected {CELLS + 2} points along axis -2"
+    assert_raises_everywhere(ValueError, text, files.load, folder / "a", other)
+
+
+def test_unlike_values(folder):
+    if SIZE > 1:
+        text = "`tree\\['x'\\]` the value 0 on rank 0 and 1 on rank 1"
+        assert_raises_everywhere(ValueError, text, files.save, folder / "a", {"x": RANK})
+        text = "`tree\\['x'\\]` the checksum of values"
+        x = {"x": jnp.full(3, RANK)}
+        assert_raises_everywhere(ValueError, text, files.save, folder / "a", x)
+        tree = {"x": 1} if RANK else {"y": 1}
+        assert_raises_everywhere(ValueError, "the same", files.save, folder / "a", tree)
+    assert names_in(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.array(["a"]), "expected one of float16|type <U1"),
+        (np.zeros(2, ">f4"), "in this machine's order"),
+        (np.zeros(2, "M8[s]"), "got an array of type datetime64"),
+        (object(), "expected an array, a number, a string or None"),
+        ({(1, 2): 3}, "expected strings or numbers as keys"),
+    ],
+)
+def test_what_can_not_be_saved(folder, value, text):
+    tree = {"x": value}
+    assert_raises_everywhere(TypeError, text, files.save, folder / "a", tree)
+
+
+def test_in_a_program(folder):
+    with pytest.raises(TypeError, match="outside of jax.jit"):
+        jax.jit(lambda x: files.save(folder / "a", x))(jnp.ones(3))
+
+
+@several
+def test_a_plan_on_another_communicator(folder):
+    part = comm.Split(RANK == 0)
+    try:
+        grid = part.Create_cart([part.Get_size()], [False])
+        plan = halo.Plan(grid, 1, shape=[9])
+        tree = {"x": field(), "y": plan.scatter(jnp.arange(9.0))}
+        with pytest.raises(ValueError, match="on a communicator of the processes"):
+            files.save(folder / "a", tree, {"x": PLAN, "y": plan})
+        # Its processes save by themselves.
+        path = folder / f"part{int(RANK == 0)}"
+        files.save(path, tree["y"], plan)
+        np.testing.assert_array_equal(files.load(path, plan), tree["y"])
+        grid.Free()
+    finally:
+        part.Free()
+
+
+def test_types_that_jax_has_off(folder):
+    assert not jax.config.jax_enable_x64
+    with jax.enable_x64(True):
+        tree = {"x": jnp.arange(3.0)}
+        assert tree["x"].dtype == np.float64
+        files.save(folder / "a", tree)
+        np.testing.assert_array_equal(files.load(folder / "a")["x"], tree["x"])
+    text = "has 64-bit types off"
+    assert_raises_everywhere(ValueError, text, files.load, folder / "a")
+
+
+def test_chunks(folder):
+    files.save(folder / "a", {"x": field(), "y": 0}, PLAN, chunks=(3, 2))
+    (array,) = files.info(folder / "a").arrays
+    assert array.chunks == (3, 2)
+    assert (folder / "a" / "x" / "c" / "1" / "1").stat().st_size == 3 * 2 * 4 + 4
+    np.testing.assert_array_equal(files.load(folder / "a", PLAN)["x"], field())
+    text = "`chunks\\['x'\\]` must be None or a tuple"
+    assert_raises_everywhere(
+        TypeError, text, files.save, folder / "b", {"x": field()}, PLAN, chunks={"x": 3}
+    )
+
+
+def test_one_file_for_each_process(folder):
+    """Parts differ by a row, and chunks do not."""
+    files.save(folder / "a", field(), pencil_plan())
+    count = len(os.listdir(folder / "a" / "value" / "c"))
+    assert count == SIZE
+
+
+def pencil_plan():
+    return halo.Plan(GRID, 1, axes=[-2], shape=[CELLS])
+
+
+# Other programs.
+
+
+def test_other_readers(folder):
+    zarr = pytest.importorskip("zarr")
+    xarray = pytest.importorskip("xarray")
+    tree = {
+        "u": field(),
+        "b": np.array([True, False]),
+        "z": np.arange(3) * 1j,
+        "short": jnp.arange(3, dtype=jnp.bfloat16),
+        "n": np.array(5),
+    }
+    files.save(folder / "a", tree, {**dict.fromkeys(tree), "u": PLAN}, chunks=(2, 2))
+    group = zarr.open_group(folder / "a", mode="r")
+    np.testing.assert_array_equal(group["u"][1:-1], WHOLE)
+    for name in ("b", "z", "n"):
+        np.testing.assert_array_equal(group[name][...], tree[name])
+        assert group[name].dtype == tree[name].dtype
+    assert group["short"].attrs["bits_of"] == "bfloat16"
+    np.testing.assert_array_equal(group["short"][:].view(jnp.bfloat16), tree["short"])
+    with xarray.open_zarr(folder / "a") as dataset:
+        np.testing.assert_array_equal(dataset["u"][1:-1], WHOLE)
+        assert set(dataset) == {*tree}
+    tensorstore = pytest.importorskip("tensorstore")
+    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/a/u/"}
+    whole = tensorstore.open(spec).result().read().result()
+    np.testing.assert_array_equal(whole[1:-1], WHOLE)
+
+
+# Output.
+
+
+def fields_at(n):
+    return {"h": field() + n, "v": {"mean": np.float32(n)}}
+
+
+def test_output(folder):
+    path = folder / "run.zarr"
+    plan = {"h": PLAN, "v": None}
+    coords = {"x": np.arange(3) * 0.5, "y": np.arange(CELLS)}
+    with files.Output(
+        path, plan, dims={"h": ("y", "x"), "v": None}, coords=coords, attrs={"title": "jet"}
+    ) as output:
+        for n in range(5):
+            output.append(fields_at(n), time=0.5 * n)
+    assert names_in(folder) == ["run.zarr"]
+    assert_written(path, 5)
+    text = "files.Output.append was called of output that is closed"
+    assert_raises_everywhere(ValueError, text, output.append, fields_at(0))
+    assert_raises_everywhere(FileExistsError, "overwrite=True", files.Output, path, PLAN)
+    with files.Output(path, plan, dims=("y", "x"), overwrite=True) as output:
+        output.append(fields_at(3))
+    assert json.loads((path / "zarr.json").read_text())["attributes"] == {}
+
+
+def assert_written(path, count):
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_zarr(path) as dataset:
+        assert dict(dataset.sizes) == {"time": count, "y": CELLS, "x": 3}
+        np.testing.assert_array_equal(dataset.time, 0.5 * np.arange(count))
+        np.testing.assert_array_equal(dataset.x, [0, 0.5, 1])
+        assert dataset["v.mean"].dims == ("time",)
+        for n in range(count):
+            np.testing.assert_array_equal(dataset.h[n], WHOLE + n)
+            assert dataset["v.mean"][n] == n
+
+
+def test_errors_of_output(folder):
+    path = folder / "run.zarr"
+    with files.Output(path, PLAN, dims=("y", "x"), coords={"x": [1, 2]}) as output:
+        text = "3 points along the axis 'x' of 'h', expected 2, as the coordinate 'x' has"
+        assert_raises_everywhere(ValueError, text, output.append, {"h": field()})
+    with files.Output(path, PLAN, dims=("y", "x"), overwrite=True) as output:
+        output.append({"h": field()})
+        text = "type int32 and shape .* for 'h', expected type float32"
+        whole = {"h": field().astype(int)}
+        assert_raises_everywhere(ValueError, text, output.append, whole)
+        text = "another tree of fields"
+        assert_raises_everywhere(ValueError, text, output.append, {"k": field()})
+        text = "expected arrays or numbers"
+        assert_raises_everywhere(TypeError, text, output.append, {"h": "text"})
+        output.append({"h": field()})
+    metadata = json.loads((path / "h" / "zarr.json").read_text())
+    assert metadata["shape"] == [2, CELLS, 3]
+
+
+def test_output_that_can_not_be_written(folder, monkeypatch):
+    from mpi4jax._internal.files.folders import Files
+
+    write = Files.write_chunk
+
+    def fail(self, name, index, values):
+        if RANK == SIZE - 1 and index[0] == 2:
+            raise OSError(28, "No space left on device: /some/file")
+        write(self, name, index, values)
+
+    monkeypatch.setattr(Files, "write_chunk", fail)
+    output = files.Output(folder / "run.zarr", PLAN, dims=("y", "x"))
+    with pytest.raises(OSError, match="No space left"):
+        for n in range(20):
+            output.append({"h": field() + n}, time=n)
+    assert_raises_everywhere(OSError, "No space left", output.close)
+    metadata = json.loads((folder / "run.zarr" / "h" / "zarr.json").read_text())
+    assert metadata["shape"] == [2, CELLS, 3], "the times before are there"
