@@ -44,7 +44,7 @@ def assert_raises_everywhere(kind, pattern, function, *args, **kwargs):
 
 def names_in(folder):
     comm.Barrier()
-    return sorted(os.listdir(folder))
+    return comm.bcast(sorted(os.listdir(folder)))
 
 
 class State(NamedTuple):
@@ -194,6 +194,11 @@ def test_in_the_background(folder):
         np.testing.assert_array_equal(y[1:-1], x[1:-1] - 4 + step)
 
 
+def save_until_it_is_known(folder):
+    for n in range(1000):
+        files.save(folder / f"b{n}", {"x": 1})
+
+
 def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch):
     from mpi4jax._internal.files.folders import Files
 
@@ -211,8 +216,7 @@ def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch
     files.save(folder / "a", field(), PLAN, wait=False)
     comm.Barrier()
     with pytest.raises(OSError, match=text):
-        for n in range(1000):  # until it is known
-            files.save(folder / f"b{n}", {"x": 1})
+        save_until_it_is_known(folder)
     monkeypatch.undo()
     assert not any(name.startswith((".", "a")) for name in names_in(folder))
     files.save(folder / "a", field(), PLAN)
@@ -468,6 +472,11 @@ def test_errors_of_output(folder):
     assert metadata["shape"] == [2, CELLS, 3]
 
 
+def append_until_it_is_known(output):
+    for n in range(20):
+        output.append({"h": field() + n}, time=n)
+
+
 def test_output_that_can_not_be_written(folder, monkeypatch):
     from mpi4jax._internal.files.folders import Files
 
@@ -481,8 +490,7 @@ def test_output_that_can_not_be_written(folder, monkeypatch):
     monkeypatch.setattr(Files, "write_chunk", fail)
     output = files.Output(folder / "run.zarr", PLAN, dims=("y", "x"))
     with pytest.raises(OSError, match="No space left"):
-        for n in range(20):
-            output.append({"h": field() + n}, time=n)
+        append_until_it_is_known(output)
     assert_raises_everywhere(OSError, "No space left", output.close)
     metadata = json.loads((folder / "run.zarr" / "h" / "zarr.json").read_text())
     assert metadata["shape"] == [2, CELLS, 3], "the times before are there"
