@@ -147,6 +147,7 @@ def test_latest_and_keep(folder):
     for step in range(4):
         files.save(folder / str(step), {"x": step}, keep=2)
         assert files.latest(folder) == folder / str(step)
+        comm.Barrier()
     assert names_in(folder) == ["2", "3"]
     comm.Barrier()
     if RANK == 0:
@@ -270,6 +271,7 @@ def test_a_flipped_bit_in_each_file(folder):
             flip_a_bit(file)
         comm.Barrier()
     assert not files.info(path, verify=True).damage
+    comm.Barrier()
     if RANK == 0:
         os.truncate(path / "y" / "c" / "0", 3)
     comm.Barrier()
