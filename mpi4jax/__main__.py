@@ -122,6 +122,11 @@ def parser() -> argparse.ArgumentParser:
         metavar=("BEGIN", "END"),
         help="only what happens between these seconds of the run",
     )
+    files = add("files", "say what is in a checkpoint, and whether it is whole")
+    files.add_argument("path", type=Path, help="a checkpoint, or a folder of checkpoints")
+    files.add_argument(
+        "--verify", action="store_true", help="read all bytes, and compare checksums"
+    )
     examples = add("examples", "run a program of the gallery, or list them")
     examples.add_argument("name", metavar="NAME", nargs="?", help="the program to run")
     examples.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")

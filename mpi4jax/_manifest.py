@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +21,9 @@ FORMAT = 1
 #: The size of the checksum behind the bytes of a chunk.
 CHECKSUM_BYTES = 4
 
+#: What stands in a manifest between a text and its checksum.
+_END = b',\n "crc32c": '
+
 Json: TypeAlias = Any
 """What a JSON file has: dictionaries, lists, strings, numbers."""
 
@@ -29,7 +31,7 @@ Json: TypeAlias = Any
 def encode(content: dict[str, Json]) -> bytes:
     """The text of a manifest, with its checksum at the end."""
     text = json.dumps(content, indent=1)[:-2].encode()
-    return text + b',\n "crc32c": %d\n}\n' % _core.checksum(text)
+    return text + _END + b"%d\n}\n" % _core.checksum(text)
 
 
 def read(path: Path) -> dict[str, Json]:
@@ -41,20 +43,16 @@ def read(path: Path) -> dict[str, Json]:
         is_there = os.path.lexists(path)
         found = f"which has no file {MANIFEST}" if is_there else "which is not there"
         raise ValueError(f"got {path}, {found}, expected a whole checkpoint") from None
-    text, _, end = encoded.rpartition(b',\n "crc32c": ')
-    try:
-        if int(end.removesuffix(b"\n}\n")) == _core.checksum(text):
-            content: dict[str, Json] = json.loads(text + b"\n}")
-            if content["format"] == FORMAT:
-                return content
-            raise ValueError(
-                f"got {file} of format {content['format']}, expected format {FORMAT}: it "
-                "is of another version of mpi4jax"
-            )
-    except (ValueError, KeyError) as error:
-        if "format" in str(error):
-            raise
-    raise ValueError(f"got {file}, which is damaged: its checksum is another one")
+    text, _, end = encoded.rpartition(_END)
+    if end != b"%d\n}\n" % _core.checksum(text):
+        raise ValueError(f"got {file}, which is damaged: its checksum is another one")
+    content: dict[str, Json] = json.loads(text + b"\n}")
+    if content["format"] != FORMAT:
+        raise ValueError(
+            f"got {file} of format {content['format']}, expected format {FORMAT}: it is of "
+            "another version of mpi4jax"
+        )
+    return content
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -157,13 +155,3 @@ def _damage(path: Path, size: int, checksum: int, verify: bool) -> str:
     except ValueError as error:
         return f"{path} {error}"
     return ""
-
-
-def lines_of(found: Info) -> Iterator[tuple[str, ...]]:
-    """The rows of a table of what is in a checkpoint."""
-    for array in found.arrays:
-        shape = " x ".join(map(str, array.shape)) or "number"
-        chunks = " x ".join(map(str, array.chunks)) or "number"
-        yield array.name, array.path, array.dtype, shape, chunks
-    for path, value in found.values.items():
-        yield "", path, type(value).__name__, str(value), ""

@@ -87,6 +87,8 @@ COMMON = (
     "matplotlib",
     "scipy",
     "tqdm",
+    "xarray",
+    "zarr",
     *PROGRAM_RUNNERS,
 )
 

@@ -8,6 +8,7 @@ has failed; then one writes the manifest, and the folder gets its name.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -166,18 +167,14 @@ class Files:
         """Write a chunk of an array, with its checksum."""
         name, values = chunk_name(array, index), np.ascontiguousarray(values)
         path = self._path(name)
-        try:
-            checksum = _core.write_file(
-                path, values.ctypes.data, values.nbytes, self._is_synced
-            )
-        except OSError as error:
-            raise _named(error, path) from error
+        address, size = values.ctypes.data, values.nbytes
+        checksum = _core.write_file(path, address, size, self._is_synced)
         self.written[name] = values.nbytes + CHECKSUM_BYTES, checksum
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file without a checksum behind it."""
         path = self._path(name)
-        with path.open("wb") as file:
+        with _named_errors(path), path.open("wb") as file:
             file.write(content)
             file.flush()
             if self._is_synced:
@@ -203,11 +200,6 @@ class Files:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def _named(error: OSError, path: Path) -> OSError:
-    """The error of the core, with the name of the file."""
-    return type(error)(error.errno, f"{error.strerror or error}: {path}")
-
-
 def chunk_name(name: str, index: tuple[int, ...]) -> str:
     """The file of a chunk."""
     return "/".join([name, "c", *map(str, index)])
@@ -225,16 +217,25 @@ def read_chunk(
         raise ValueError(f"{file} {error}") from None
     except FileNotFoundError:
         raise ValueError(f"{file} is missing, expected a file with a chunk") from None
-    except OSError as error:
-        raise _named(error, file) from error
     return values
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file in one step: others see it as it was, or as it is then."""
     temporary = path.with_name(f"{path.name}.new")
-    temporary.write_bytes(content)
-    temporary.rename(path)
+    with _named_errors(path):
+        temporary.write_bytes(content)
+        temporary.rename(path)
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    """Give errors of writing the name of the file, which Python does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 # The reports of processes.

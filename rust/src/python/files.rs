@@ -1,17 +1,26 @@
 //! Files with a checksum.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::slice;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::files::{self, Damage};
 
+/// The system's error about a file, of the class that Python has for it.
+fn of_system(error: &io::Error, path: &Path) -> PyErr {
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or(&text);
+    let code = error.raw_os_error().unwrap_or(libc::EIO);
+    PyOSError::new_err((code, text.to_owned(), path.to_owned()))
+}
+
 /// The error for a damaged file. Its text goes on behind the name of the file.
-fn error(damage: Damage) -> PyErr {
+fn of_damage(damage: Damage, path: &Path) -> PyErr {
     match damage {
-        Damage::Io(error) => error.into(),
+        Damage::Io(error) => of_system(&error, path),
         Damage::Size(found, expected) => PyValueError::new_err(format!(
             "has {found} bytes and a checksum, expected {expected} bytes and a checksum"
         )),
@@ -42,7 +51,8 @@ pub fn write_file(
     size: usize,
     is_synced: bool,
 ) -> PyResult<u32> {
-    Ok(py.detach(|| files::write(&path, read_only(address, size), is_synced))?)
+    py.detach(|| files::write(&path, read_only(address, size), is_synced))
+        .map_err(|error| of_system(&error, &path))
 }
 
 /// Reads the bytes of a file to an address, and compares their checksum with the one behind them.
@@ -53,25 +63,28 @@ pub fn read_file(py: Python<'_>, path: PathBuf, address: usize, size: usize) -> 
         // SAFETY: Python passes the address and the size of an array of its own, and keeps it.
         _ => unsafe { slice::from_raw_parts_mut(address as *mut u8, size) },
     };
-    py.detach(|| files::read(&path, bytes)).map_err(error)
+    py.detach(|| files::read(&path, bytes))
+        .map_err(|damage| of_damage(damage, &path))
 }
 
 /// Compares the checksum of a file of `size` bytes with the one behind them.
 #[pyfunction]
 pub fn verify_file(py: Python<'_>, path: PathBuf, size: u64) -> PyResult<()> {
-    py.detach(|| files::verify(&path, size)).map_err(error)
+    py.detach(|| files::verify(&path, size))
+        .map_err(|damage| of_damage(damage, &path))
 }
 
 /// Puts the names of the files in a folder on the disk.
 #[pyfunction]
 pub fn sync_folder(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    Ok(py.detach(|| files::sync_folder(&path))?)
+    py.detach(|| files::sync_folder(&path))
+        .map_err(|error| of_system(&error, &path))
 }
 
 /// Swaps two names in one step. Gives whether the file system can do this.
 #[pyfunction]
 pub fn swap_names(a: PathBuf, b: PathBuf) -> PyResult<bool> {
-    Ok(files::swap(&a, &b)?)
+    files::swap(&a, &b).map_err(|error| of_system(&error, &b))
 }
 
 /// The bytes of an array of NumPy's.
