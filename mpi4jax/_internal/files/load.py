@@ -82,7 +82,8 @@ def _loaded(
                 check_can_be_made(FUNCTION, fields["path"], leaf)
                 array = content["arrays"][fields["array"]]
                 shape, edges = tuple(array["shape"]), tuple(map(tuple, array["edges"]))
-                _check_ids(fields["path"], array, each)
+                if shape:
+                    _check_ids(fields["path"], array, each)
                 makers.append(
                     loaded_place(agreement, fields["path"], leaf, shape, edges, each)
                 )

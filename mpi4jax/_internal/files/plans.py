@@ -92,7 +92,7 @@ def communicator_of(function: str, plan: PyTree, comm: Comm) -> MPI.Intracomm:
 
 def host_array(function: str, path: str, leaf: Leaf, value: Any, plan: Any) -> Any:
     """The array of this process: of a sharded one, the array of each of its devices."""
-    if isinstance(plan, Sharding):
+    if isinstance(plan, Sharding) and np.ndim(value):
         if not isinstance(value, jax.Array):
             raise ValueError(
                 f"{function} got a NumPy array for `tree{path}` with a sharding in `plan`, "
@@ -106,7 +106,7 @@ def host_array(function: str, path: str, leaf: Leaf, value: Any, plan: Any) -> A
         shards = value.addressable_shards
         return {shard.device: to_host(leaf, shard.data) for shard in shards}
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        if not value.is_fully_replicated or plan is not None:
+        if not value.is_fully_replicated or (plan is not None and value.ndim):
             raise ValueError(
                 f"{function} got an array that JAX has divided among processes for "
                 f"`tree{path}`, expected its sharding in `plan`"
@@ -139,7 +139,7 @@ def saved_place(
     """
     function, comm = agreement.function, agreement.comm
     shape, behind = np.shape(value), own_axes(leaf)
-    match plan:
+    match plan if shape else None:
         case GridPlan():
             part: Any = jax.ShapeDtypeStruct(shape, np.dtype(np.int8))
             try:
@@ -156,11 +156,11 @@ def saved_place(
             _check_rows(function, path, shape, plan.size)
             return partial(unstructured_place, comm, plan, (*shape[1:], *behind))
         case Rows(count=count):
-            if not shape or (count is not None and count > shape[0]):
+            if count is not None and count > shape[0]:
                 raise ValueError(
                     f"{function} got an array of shape {shape} for `tree{path}`, expected "
-                    f"{'rows' if count is None else f'{count} rows or more'} along its "
-                    "first axis, as `plan` has files.Rows there"
+                    f"{count} rows or more along its first axis, as `plan` has files.Rows "
+                    "there"
                 )
             count = shape[0] if count is None else int(count)
             return partial(rows_place, comm, count, shape[0], None, (*shape[1:], *behind))
@@ -192,7 +192,7 @@ def loaded_place(
             f"{function} found ghost cells at the edges of `tree{path}`, which was saved "
             "with a halo.Plan, expected a plan of a grid for it"
         )
-    match plan:
+    match plan if inner else None:
         case GridPlan():
             whole = jax.ShapeDtypeStruct(inner, np.dtype(np.int8))
             try:
@@ -205,11 +205,6 @@ def loaded_place(
             _check_rows(function, path, shape, plan._rows.total)
             return partial(unstructured_place, comm, plan, shape[1:])
         case Rows(count=rows):
-            if not shape:
-                raise ValueError(
-                    f"{function} found a number for `tree{path}`, expected an array with "
-                    "rows, as `plan` has files.Rows there"
-                )
             own = even_count(shape[0], comm) if rows is None else int(rows)
             return partial(rows_place, comm, own, own, shape[0], shape[1:])
         case Sharding():
@@ -225,7 +220,7 @@ def _with_lead(division: Division, shape: Sequence[int]) -> Division:
 
 
 def _check_rows(function: str, path: str, shape: tuple[int, ...], rows: int) -> None:
-    if not shape or shape[0] != rows:
+    if shape[0] != rows:
         raise ValueError(
             f"{function} got an array of shape {shape} for `tree{path}`, expected {rows} "
             "rows along its first axis, as the unstructured.Plan in `plan` has"

@@ -127,7 +127,8 @@ def save(
             :class:`mpi4jax.pencil.Layout`, :class:`mpi4jax.unstructured.Plan`,
             :class:`jax.sharding.Sharding` or :class:`Rows`; None for what all processes
             have alike. Or a prefix of the tree, with these as leaves, like ``in_axes`` of
-            :func:`jax.vmap`. Numbers and strings are alike on all processes in any case.
+            :func:`jax.vmap`. Numbers, arrays without axes and strings are what all have, in
+            any case.
         overwrite: Whether a checkpoint of this name may be replaced, once the new one is
             whole.
         keep: The number of checkpoints in the same folder, this one included, of which
@@ -259,7 +260,7 @@ def stored_arrays(
             chunk = _sizes(default, sizes, place.shape, len(own_axes(leaf)))
             place.check_chunks(chunk)
             of_rows = ""
-            if isinstance(plan, UnstructuredPlan):
+            if isinstance(plan, UnstructuredPlan) and np.ndim(value):
                 of_rows = _add_ids(agreement, ids, plan, names)
             arrays.append(StoredArray(name, place, chunk, dtype, value, of_rows))
     agreement.settle()
