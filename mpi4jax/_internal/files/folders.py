@@ -25,7 +25,6 @@ from mpi4jax import _core
 
 from ... import _manifest
 from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
-from .chunks import Sizes
 from .leaves import Host
 
 _LOCK = ".lock"
@@ -205,11 +204,8 @@ def chunk_name(name: str, index: tuple[int, ...]) -> str:
     return "/".join([name, "c", *map(str, index)])
 
 
-def read_chunk(
-    path: Path, name: str, index: tuple[int, ...], sizes: Sizes, dtype: str
-) -> Host:
-    """A chunk of an array. Raise ValueError if it is damaged."""
-    values = np.empty(sizes, dtype)
+def read_chunk(path: Path, name: str, index: tuple[int, ...], values: Host) -> None:
+    """Read a chunk of an array. Raise ValueError if it is damaged."""
     file = path / chunk_name(name, index)
     try:
         _core.read_file(file, values.ctypes.data, values.nbytes)
@@ -217,7 +213,6 @@ def read_chunk(
         raise ValueError(f"{file} {error}") from None
     except FileNotFoundError:
         raise ValueError(f"{file} is missing, expected a file with a chunk") from None
-    return values
 
 
 def replace_file(path: Path, content: bytes) -> None:

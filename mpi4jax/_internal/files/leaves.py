@@ -180,25 +180,6 @@ def from_json(leaf: Leaf) -> Any:
     return leaf.value
 
 
-def words(array: Host) -> Host:
-    """The bits of an array as unsigned integers of at most 32 bits, with an axis for these.
-
-    JAX can move these, whether it has 64-bit types or not.
-    """
-    array = np.ascontiguousarray(array).reshape(array.shape)
-    size = min(array.itemsize, 4)
-    if not array.size:
-        return np.zeros((*array.shape, array.itemsize // size), f"uint{8 * size}")
-    return array.reshape(*array.shape, 1).view(f"uint{8 * size}")
-
-
-def from_words(array: Host, dtype: str) -> Host:
-    """The array that has these bits."""
-    if not array.size:
-        return np.zeros(array.shape[:-1], dtype)
-    return np.ascontiguousarray(array).view(dtype).reshape(array.shape[:-1])
-
-
 def names_of(paths: Iterable[str]) -> list[str]:
     """The names of arrays: those of their paths, of letters that all file systems know.
 

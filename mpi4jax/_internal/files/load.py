@@ -152,12 +152,15 @@ class _Loading:
         start = tuple(points.start for points in box)
         values = np.zeros(tuple(map(len, box)), self._dtype)
         for index, part in keys_in(box, self._sizes):
+            target = values[(..., *slices_in(part, start))]
             with self._agreement.attempt():
-                chunk = read_chunk(
-                    self._folder, self._name, index, self._sizes, self._dtype
-                )
+                if target.shape == self._sizes and target.flags.c_contiguous:
+                    read_chunk(self._folder, self._name, index, target)
+                    continue
+                chunk = np.empty(self._sizes, self._dtype)
+                read_chunk(self._folder, self._name, index, chunk)
                 first = tuple(k * size for k, size in zip(index, self._sizes, strict=True))
-                values[slices_in(part, start)] = chunk[slices_in(part, first)]
+                target[...] = chunk[slices_in(part, first)]
         return values
 
 

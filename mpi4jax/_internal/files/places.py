@@ -20,15 +20,14 @@ from mpi4py import MPI
 
 from ..arguments.checks import integer
 from ..arguments.types import Integer
-from ..grids.division import DividedAxis, Division, Region, Span
+from ..grids.division import DividedAxis, Division, Region, Span, shape_of
 from ..grids.plan import GridPlan
 from ..grids.redistribution import Redistribution
-from ..operations._eager import run_named
 from ..unstructured.on_ranks import RankRows
 from ..unstructured.plan import Plan as UnstructuredPlan
 from ..unstructured.setup_messages import Routes, update
 from .chunks import Block, ChunkAxis, Sizes
-from .leaves import Host, from_words, words
+from .leaves import Host
 
 #: Reads a box of an array of a file.
 Reader = Callable[[Sequence[range]], Host]
@@ -218,6 +217,7 @@ class GridPlace(Place):
     """The place of an array that a grid of processes divides.
 
     Arguments:
+        comm: The communicator, for messages that meet no others.
         plan: The plan.
         division: The division of the whole array.
         behind: The sizes of axes behind those of the plan.
@@ -227,13 +227,15 @@ class GridPlace(Place):
 
     def __init__(
         self,
+        comm: MPI.Intracomm,
         plan: GridPlan,
         division: Division,
         behind: tuple[int, ...],
         edges: tuple[tuple[int, int], ...],
     ) -> None:
         self.kind = plan._public_name
-        self._plan, self._division, self._behind = plan, division, behind
+        self._comm, self._plan = comm, plan
+        self._division, self._behind = division, behind
         self._rank = plan._grid.rank
         pairs = zip(division.shape, edges, strict=True)
         self.shape = (*(size + sum(pair) for size, pair in pairs), *behind)
@@ -262,8 +264,9 @@ class GridPlace(Place):
         start = tuple(spans[0].points.start for spans in there)
         if _points(here) == _points(there):
             return [Block(start, array[_index(here)])]
-        moved = self._moved(function, array, own, chunked, None)
-        return [Block(start, moved)]
+        block = np.empty(shape_of(there), array.dtype)
+        self._move(array, own, block, chunked)
+        return [Block(start, block)]
 
     def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         chunked, local = (self._regions(role, sizes) for role in ("chunks", "local"))
@@ -274,30 +277,13 @@ class GridPlace(Place):
         has_ghosts = any(axis.lower + axis.upper + axis.extra for axis in axes)
         if not has_ghosts and _points(here) == _points(there):
             return array
-        return self._moved(function, array, chunked, local, np.zeros(shape, dtype))
+        part = np.zeros(shape, dtype)
+        self._move(array, chunked, part, local)
+        return part
 
-    def _moved(
-        self,
-        function: str,
-        array: Host,
-        before: _Regions,
-        after: _Regions,
-        part: Host | None,
-    ) -> Host:
-        """The array in other regions, or a part with its points there set to those."""
-        dtype = array.dtype.name
-        bits = words(array)
-        count = bits.shape[-1]
-        sources, results = (
-            regions._replace(behind=(*self._behind, count)) for regions in (before, after)
-        )
-        call = Redistribution(self._plan._communicator, (sources,), (results,))
-        device = jax.local_devices(backend="cpu")[0]
-        operands = [[jax.device_put(bits, device)]]
-        if part is not None:
-            operands.append([jax.device_put(words(part), device)])
-        (moved,) = run_named(function, call, operands)
-        return from_words(np.asarray(moved), dtype)
+    def _move(self, array: Host, before: _Regions, result: Host, after: _Regions) -> None:
+        call = Redistribution(self._plan._communicator, (before,), (after,))
+        call.move_on_host(self._comm, [array], [result])
 
 
 def _points(region: Region) -> list[range]:
@@ -433,13 +419,13 @@ def unstructured_place(
     """
     rows = plan._rows
     assert isinstance(rows, RankRows)
-    neighborhood, block = rows.neighborhood, rows.block
+    neighborhood = rows.neighborhood
 
     def fill(array: Host) -> None:
-        points = array.reshape(-1, block, *array.shape[1:])
-        bits = words(points)
-        update(comm, neighborhood.ranks, neighborhood.sent, neighborhood.received, bits)
-        array[...] = from_words(bits, array.dtype.name).reshape(array.shape)
+        if array.size:
+            points = array.view(np.uint8).reshape(neighborhood.size, -1)
+            lists = neighborhood.ranks, neighborhood.sent, neighborhood.received
+            update(comm, *lists, points)
 
     share = -(-rows.total // comm.Get_size())
     starts = tuple(min(n * share, rows.total) for n in range(comm.Get_size()))

@@ -151,7 +151,7 @@ def saved_place(
             for axis in division.axes:
                 if has_edges and not axis.is_periodic:
                     edges[axis.position] = axis.lower, axis.upper
-            return partial(GridPlace, plan, division, behind, tuple(edges))
+            return partial(GridPlace, comm, plan, division, behind, tuple(edges))
         case UnstructuredPlan():
             _check_rows(function, path, shape, plan.size)
             return partial(unstructured_place, comm, plan, (*shape[1:], *behind))
@@ -200,7 +200,7 @@ def loaded_place(
             except ValueError as error:
                 raise ValueError(f"{function}: {error}") from None
             division = _with_lead(division, inner)
-            return partial(GridPlace, plan, division, behind, edges[:count])
+            return partial(GridPlace, comm, plan, division, behind, edges[:count])
         case UnstructuredPlan():
             _check_rows(function, path, shape, plan._rows.total)
             return partial(unstructured_place, comm, plan, shape[1:])

@@ -16,11 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
+from mpi4py import MPI
+
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
 from ..blocks.copies import Copy, View
 from ..blocks.description import Description, Message
 from ..blocks.exchange import BlockExchange
+from ..blocks.on_host import Host, exchange_on_host
 from ..mpi.handles import Communicator
 from ..mpi.tags import REDISTRIBUTION
 from ..operations._arguments import like
@@ -88,6 +91,20 @@ class Redistribution(PlanCall):
         description = self._description(avals_of(leaves), avals_of(parts))
         exchange = BlockExchange(self.communicator, description)
         return exchange.call([*leaves, *parts])[-len(leaves) :]
+
+    def move_on_host(
+        self, comm: MPI.Intracomm, arrays: Sequence[Host], results: Sequence[Host]
+    ) -> None:
+        """Set the points of NumPy's arrays that are moved, without a program.
+
+        Arguments:
+            comm: The communicator, for messages that meet no others.
+            arrays: The arrays before the move, of any types.
+            results: Those after it.
+
+        """
+        description = self._description(avals_of(arrays), avals_of(results))
+        exchange_on_host(comm, description, [*arrays, *results])
 
     @property
     def _rank(self) -> int:
