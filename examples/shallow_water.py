@@ -13,6 +13,10 @@ stand on an Arakawa C grid, with the potential-enstrophy-conserving scheme of Sa
 is periodic in x and has free-slip walls in y. Each process has a rectangle of it, with
 one ring of ghost cells that it gets from its neighbours in every step. The picture needs
 matplotlib; --no-plot does without.
+
+With --files FOLDER, all fields are written to FOLDER/from_00.zarr while the run goes on,
+and checkpoints beside them. With --restart, too, it goes on from the newest checkpoint, on
+any number of processes.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax import files
 from mpi4jax import notoken as mpi
 from mpi4jax.halo import Plan
 
@@ -62,6 +68,8 @@ class Grid:
         self.rows = size // self.columns
         processes = comm.Create_cart((self.rows, self.columns), periods=(False, True))
         self.plan = Plan(processes, shape=(ny, nx))
+        #: For fields without ghost cells.
+        self.plan_of_own = Plan(processes, 0, shape=(ny, nx))
         first = self.plan.offset[0]
         self.at_south, self.at_north = first == 0, first + self.plan.local_shape[0] == ny
 
@@ -229,7 +237,7 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
         2, 2, figsize=(5.4, 4.1), sharex=True, sharey=True, layout="constrained"
     )
     levels = np.arange(-405, 406, 10)
-    for axis, (days, (eta, zeta)) in zip(axes.flat, snapshots, strict=True):
+    for axis, (days, (eta, zeta)) in zip(axes.flat, snapshots, strict=False):
         image = axis.imshow(
             1e5 * zeta,
             origin="lower",
@@ -252,6 +260,54 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
     print(f"wrote {path}")
 
 
+class Files:
+    """Output and checkpoints of a run, if there are to be any.
+
+    Marks are counted over all runs: the part of the run up to each one is a checkpoint.
+    """
+
+    def __init__(self, folder: Path | None, grid: Grid, *, restarts: bool) -> None:
+        self.folder, self.grid = folder, grid
+        self.plan = {"mark": None, "state": (grid.plan, grid.plan_of_own, grid.plan_of_own)}
+        self.newest = files.latest(folder / "restart") if folder and restarts else None
+
+    def load(self, mark: int, state: tuple) -> tuple[int, tuple]:
+        """The newest checkpoint, if the run goes on from it, or else what is given."""
+        if self.newest is None:
+            return mark, state
+        loaded = files.load(self.newest, self.plan, like={"mark": mark, "state": state})
+        return loaded["mark"], loaded["state"]
+
+    @contextlib.contextmanager
+    def output(self, mark: int) -> Iterator[files.Output | None]:
+        if self.folder is None:
+            yield None
+            return
+        grid = self.grid
+        with files.Output(
+            self.folder / f"from_{mark:02}.zarr",
+            grid.plan,
+            dims=("y", "x"),
+            coords={
+                "x": (np.arange(grid.nx) + 0.5) * grid.dx,
+                "y": (np.arange(grid.ny) + 0.5) * grid.dy,
+            },
+            attrs={"title": "An unstable jet"},
+            overwrite=True,
+        ) as output:
+            yield output
+
+    def write(
+        self, output: files.Output | None, mark: int, state: tuple, time: float
+    ) -> None:
+        """Add a time to the output, and save a checkpoint."""
+        if output is not None and self.folder is not None:
+            output.append(dict(zip(("eta", "u", "v"), state[0], strict=True)), time)
+            path = self.folder / "restart" / f"{mark:02}"
+            tree = {"mark": mark, "state": state}
+            files.save(path, tree, self.plan, keep=2, overwrite=True, wait=False)
+
+
 @contextlib.contextmanager
 def profiled(picture: str | None) -> Iterator[None]:
     """Find out what calls cost, and draw it, if there is to be a picture."""
@@ -272,6 +328,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--days", type=float, default=5.0, help="length of the run")
     parser.add_argument("--output", default="shallow_water.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    parser.add_argument("--files", type=Path, metavar="FOLDER", help="write files there")
+    parser.add_argument("--restart", action="store_true", help="go on from a checkpoint")
     parser.add_argument("--profile", metavar="PICTURE", help="show who waited for whom")
     parser.add_argument(
         "--benchmark", action="store_true", help="time the loop and draw no picture"
@@ -307,12 +365,17 @@ def main() -> int:
     chunks = 1 if args.benchmark else 48
     marks = [steps * n // chunks for n in range(chunks + 1)]
     snapshot_chunks = [chunks * n // (SNAPSHOTS - 1) for n in range(1, SNAPSHOTS)]
-    snapshots = [(0.0, collect(grid, fields))]
+    written = Files(args.files, grid, restarts=args.restart)
+    first, state = written.load(0, state)
+    snapshots = [(marks[first] * grid.dt / DAY, collect(grid, state[0]))]
     comm.Barrier()
-    with profiled(args.profile):
+    with profiled(args.profile), written.output(first) as output:
         start = time.perf_counter()
-        for n in range(chunks) if args.benchmark else progress(chunks, "solving"):
+        count = chunks - first
+        for n in range(count) if args.benchmark else progress(count, "solving"):
+            n += first
             state = jax.block_until_ready(solve(state, marks[n], marks[n + 1]))
+            written.write(output, n + 1, state, marks[n + 1] * grid.dt)
             if n + 1 in snapshot_chunks and not args.no_plot:
                 snapshots.append((marks[n + 1] * grid.dt / DAY, collect(grid, state[0])))
         comm.Barrier()

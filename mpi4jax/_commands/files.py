@@ -31,7 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     for text in found.damage:
         _terminal.tell(text)
     checked = "checksums" if arguments.verify else "sizes"
-    print(f"damaged: {len(found.damage)} files" if found.damage else f"whole, by {checked}")
+    print(
+        f"damaged: {len(found.damage)} of the files"
+        if found.damage
+        else f"whole, by {checked}"
+    )
     return 1 if found.damage else 0
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,6 +145,67 @@ def test_a_full_disk(tmp_path):
         assert left == ["0", "2", "run.zarr"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_restart_to_the_bit(root_of_examples, tmp_path):
+    """The last part of a run, from a checkpoint, ends with the same bits."""
+    program = root_of_examples / "shallow_water.py"
+    sizes = "--nx=24", "--ny=12", "--days=0.1", "--no-plot", f"--files={tmp_path}"
+    last = tmp_path / "restart" / "48"
+    found = []
+    for more in ((), ("--restart",)):
+        done = processes.run(program, *sizes, *more, ranks=2)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(_manifest.read(last)["files"])
+        shutil.rmtree(last)
+    assert found[0] == found[1]
+
+
+@pytest.fixture
+def root_of_examples():
+    return Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    code = f"""
+from mpi4jax import files
+import jax.numpy as jnp
+tree = {{"x": jnp.ones((3, 4)), "step": 7}}
+files.save({str(tmp_path / "restart" / "7")!r}, tree)
+"""
+    script = tmp_path / "save.py"
+    script.write_text(code)
+    assert processes.run(script).returncode == 0
+    return tmp_path / "restart" / "7"
+
+
+def test_the_command(checkpoint):
+    def command(*arguments):
+        return processes.run("-m", "mpi4jax", "files", *arguments)
+
+    done = command(checkpoint.parent)
+    first, *lines, last = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert first.startswith(f"{checkpoint}: ")
+    assert [line.split() for line in lines] == [
+        ["name", "place", "type", "shape", "chunks"],
+        ["x", "['x']", "float32", "3", "x", "4", "3", "x", "4"],
+        ["['step']", "int", "7"],
+    ]
+    assert last == "whole, by sizes"
+    chunk = checkpoint / "x" / "c" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[5] ^= 1
+    chunk.write_bytes(content)
+    assert command(checkpoint).returncode == 0
+    done = command(checkpoint, "--verify")
+    assert done.returncode == 1
+    assert f"{chunk} is damaged: the checksum of its bytes is" in done.stdout
+    assert done.stdout.endswith("damaged: 1 of the files\n")
+    done = command(checkpoint / "x")
+    assert done.returncode == 1
+    assert "which has no file mpi4jax.json" in done.stderr
 
 
 def test_the_manifest_has_a_checksum(tmp_path):

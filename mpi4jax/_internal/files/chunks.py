@@ -72,7 +72,7 @@ def default_sizes(parts: Sequence[int], itemsize: int, divided: Sequence[int]) -
 
 
 def _cut(size: int, count: int) -> int:
-    """The size of so many pieces, or of more if these are equal then."""
+    """The size of some pieces, or of up to twice as many if these are equal."""
     count = min(count, size)
     for pieces in range(count, 2 * count):
         if size % pieces == 0:
