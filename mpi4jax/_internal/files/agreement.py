@@ -50,7 +50,7 @@ class Agreement:
         """Keep the first error of a block for :meth:`settle`."""
         try:
             yield
-        except (OSError, TypeError, ValueError, MemoryError, NotImplementedError) as error:
+        except Exception as error:
             self.failure = self.failure or error
 
     @property
@@ -68,9 +68,7 @@ class Agreement:
         rank, (name, text) = next(
             (rank, each) for rank, each in enumerate(failures) if each is not None
         )
-        kind = getattr(builtins, name, OSError)
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            kind = OSError
+        kind = getattr(builtins, name, RuntimeError)
         others = sum(each is not None for each in failures)
         if rank and self.size > 1 and others < self.size:
             text = f"{text} (on rank {rank})"

@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._manifest import Json
+from ..._manifest import MANIFEST, Json
 from ..arguments.checks import TRACER_HINT, describe
 from ..arguments.dtypes import CARRIERS, DATATYPES
 from ..arguments.types import Unchecked
 from ..xla.jax_compat import Tracer
+
+#: Characters of a name, of which file systems take 255 bytes.
+_LONGEST_NAME = 60
 
 Host: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -186,13 +189,13 @@ def names_of(paths: Iterable[str]) -> list[str]:
     No two are equal, also where upper and lower case are.
     """
     names: list[str] = []
-    known: set[str] = set()
+    known = {"zarr.json", MANIFEST}
     for path in paths:
         parts = path.replace("][", ".").replace("].", ".").strip("[].").replace("[", ".")
         kept = "".join(
             c if c.isalnum() or c in "-_." else "_" for c in parts.replace("'", "")
         )
-        name = kept.strip("._") or "value"
+        name = kept.strip("._")[:_LONGEST_NAME] or "value"
         base, count = name, 1
         while name.casefold() in known:
             count += 1

@@ -152,7 +152,8 @@ class _Loading:
         start = tuple(points.start for points in box)
         values = np.zeros(tuple(map(len, box)), self._dtype)
         for index, part in keys_in(box, self._sizes):
-            target = values[(..., *slices_in(part, start))]
+            within: Any = ..., *slices_in(part, start)
+            target = values[within]  # also without axes an array
             with self._agreement.attempt():
                 if target.shape == self._sizes and target.flags.c_contiguous:
                     read_chunk(self._folder, self._name, index, target)

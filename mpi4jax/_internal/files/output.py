@@ -62,12 +62,20 @@ class Step(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """An array that grows along the axis of time."""
+    """An array that grows along the axis of time, or one that stays: the ids of rows."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: str
+    grows: bool
+
+    def metadata(self, times: int) -> dict[str, Json]:
+        """The metadata of the array with a number of times."""
+        if not self.grows:
+            return zarr.array_metadata(self.shape, self.chunks, self.dtype, self.dims, {})
+        shape, chunks = (times, *self.shape), (1, *self.chunks)
+        return zarr.array_metadata(shape, chunks, self.dtype, (TIME, *self.dims), {})
 
 
 class Output:
@@ -233,11 +241,15 @@ class Output:
             self._structure, self._variables = structure, variables
         chunks = []
         for array in arrays:
+            grows = variables[array.name].grows
+            if not (grows or self._appended == 0):
+                continue
             for block in array.place.to_chunks(APPEND, array.values, array.sizes):
                 for index, values in chunks_of(block, array.sizes):
                     is_own = values.base is None and values.flags.owndata
                     copy = values if is_own else values.copy()
-                    chunks.append((array.name, (self._appended, *index), copy[None]))
+                    at = (self._appended, *index) if grows else index
+                    chunks.append((array.name, at, copy))
         self._appended += 1
         with self._changed:
             self._steps.append(Step(chunks, moment))
@@ -372,12 +384,7 @@ class Output:
 
     def _write_metadata(self) -> None:
         count = len(self._times)
-        metadata = {
-            name: zarr.array_metadata(
-                (count, *of.shape), (1, *of.chunks), of.dtype, (TIME, *of.dims), {}
-            )
-            for name, of in self._variables.items()
-        }
+        metadata = {name: each.metadata(count) for name, each in self._variables.items()}
         metadata[TIME] = zarr.array_metadata((count,), (TIMES,), "float64", [TIME], {})
         for name, values in self._coords.items():
             size, dtype = len(values), values.dtype.name
@@ -424,8 +431,10 @@ class Output:
                     f"{APPEND} got an array of the name {array.name!r}, which is that of a "
                     "coordinate, expected another one"
                 )
-            dtype = array.dtype
-            variables[array.name] = Variable(all_names, shape, array.sizes, dtype)
+            grows = array.ids != array.name
+            variables[array.name] = Variable(
+                all_names, shape, array.sizes, array.dtype, grows
+            )
         return variables
 
 

@@ -496,3 +496,72 @@ def test_output_that_can_not_be_written(folder, monkeypatch):
     assert_raises_everywhere(OSError, "No space left", output.close)
     metadata = json.loads((folder / "run.zarr" / "h" / "zarr.json").read_text())
     assert metadata["shape"] == [2, CELLS, 3], "the times before are there"
+
+
+def test_output_of_rows_of_points(folder):
+    ids = np.unique(np.arange(3 * RANK, 3 * RANK + 5) % (3 * SIZE))
+    plan = unstructured.Plan.from_global(ids, comm=comm)
+    with files.Output(folder / "run.zarr", plan) as output:
+        for n in range(3):
+            output.append({"x": ids + n, "n": n, "short": jnp.asarray(ids, jnp.bfloat16)})
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_zarr(folder / "run.zarr") as dataset:
+        assert dict(dataset.sizes) == {"time": 3, "row_ids": 3 * SIZE}
+        np.testing.assert_array_equal(dataset.row_ids, np.arange(3 * SIZE))
+        np.testing.assert_array_equal(dataset.x[2], np.arange(3 * SIZE) + 2)
+        np.testing.assert_array_equal(dataset.n, [0, 1, 2])
+        assert dataset.short.dtype == np.float32
+        np.testing.assert_array_equal(dataset.short[1], np.arange(3 * SIZE))
+
+
+def test_a_rank_without_anything(folder):
+    """More ranks than rows, points of rank 0 alone, and arrays without elements."""
+    layout = pencil.Layout(GRID, (1, 3), [0])
+    ids = np.arange(5) if RANK == 0 else np.zeros(0, int)
+    points = unstructured.Plan.from_global(ids, comm=comm)
+    tree = {
+        "x": np.arange(3.0)[None][layout.slices[:1]],
+        "ids": ids,
+        "none": np.zeros((0, 2)),
+        "nothing": np.zeros((len(ids), 0), np.int8),
+        "rows": jnp.zeros((3 * RANK, 2, 0)),
+        "0d": np.array(True),
+    }
+    plan = {**dict.fromkeys(tree), "x": layout, "ids": points, "nothing": points}
+    plan["rows"] = files.Rows()
+    for wait in (True, False):
+        saving = files.save(folder / f"{wait}", tree, plan, wait=wait)
+        if saving is not None:
+            saving.wait()
+        loaded = files.load(
+            folder / f"{wait}", {**plan, "rows": files.Rows(3 * RANK)}, like=tree
+        )
+        for name, x in tree.items():
+            np.testing.assert_array_equal(loaded[name], x)
+        assert not files.info(folder / f"{wait}", verify=True).damage
+
+
+def test_a_path_that_is_no_folder(folder):
+    if RANK == 0:
+        (folder / "file").touch()
+    comm.Barrier()
+    for path in (folder / "file", folder / "file" / "a"):
+        for overwrite in (False, True):
+            with pytest.raises(OSError, match="file"):
+                files.save(path, {"x": 1}, overwrite=overwrite)
+    text = "`path` must be a path, not 3"
+    assert_raises_everywhere(TypeError, text, files.save, 3, {"x": 1})
+    assert names_in(folder) == ["file"]
+
+
+def test_names_that_file_systems_do_not_have(folder):
+    tree = {
+        name: n
+        for n, name in enumerate(["a/b", "A_b", "", "..", "zarr.json", "ü", "c", "ü" * 300])
+    }
+    tree = {name: np.array(n) for name, n in tree.items()}
+    files.save(folder / "a", {**tree, "deep": {"c": np.array(9)}})
+    loaded = files.load(folder / "a")
+    assert loaded == {**tree, "deep": {"c": 9}}
+    names = [array.name for array in files.info(folder / "a").arrays]
+    assert len({name.casefold() for name in names}) == len(tree) + 1
