@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..._manifest import CHECKSUM_BYTES, Json
 from ..arguments.types import Comm, PyTree
@@ -165,6 +166,7 @@ class Output:
         self._thread.start()
         _open.append(self)
 
+    @override
     def __repr__(self) -> str:
         return f"<{NAME}: {self.path}, {self._appended} times>"
 

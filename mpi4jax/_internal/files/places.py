@@ -18,6 +18,8 @@ import numpy as np
 from jax.sharding import Sharding
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.checks import integer
 from ..arguments.types import Integer
 from ..grids.division import DividedAxis, Division, Region, Span, shape_of
@@ -107,13 +109,16 @@ class WholePlace(Place):
         self._comm, self.shape = comm, shape
         self.edges = edges or ((0, 0),) * len(shape)
 
+    @override
     @property
     def largest(self) -> tuple[int, ...]:
         return self.shape
 
+    @override
     def check_chunks(self, sizes: Sizes) -> None:
         pass
 
+    @override
     def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
         counts = [-(-n // size) for n, size in zip(self.shape, sizes, strict=True)]
         rank, size = self._comm.Get_rank(), self._comm.Get_size()
@@ -125,6 +130,7 @@ class WholePlace(Place):
             blocks.append(Block(start, array[tuple(map(slice, start, stop))]))
         return blocks
 
+    @override
     def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         inner = [
             range(low, n - high)
@@ -242,6 +248,7 @@ class GridPlace(Place):
         self._edges = edges
         self.edges = (*edges, *((0, 0) for _ in behind))
 
+    @override
     @property
     def divided(self) -> Sequence[int]:
         count = len(self._division.shape)
@@ -251,13 +258,16 @@ class GridPlace(Place):
         count = len(self._division.shape)
         return _Regions(role, self._division, self._edges, sizes[:count], self._behind)
 
+    @override
     @property
     def largest(self) -> tuple[int, ...]:
         return (*self._regions("own", self.shape).largest(), *self._behind)
 
+    @override
     def check_chunks(self, sizes: Sizes) -> None:
         pass
 
+    @override
     def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
         own, chunked = (self._regions(role, sizes) for role in ("own", "chunks"))
         here, there = (regions.region(self._rank) for regions in (own, chunked))
@@ -268,6 +278,7 @@ class GridPlace(Place):
         self._move(array, own, block, chunked)
         return [Block(start, block)]
 
+    @override
     def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         chunked, local = (self._regions(role, sizes) for role in ("chunks", "local"))
         here, there = (regions.region(self._rank) for regions in (chunked, local))
@@ -327,15 +338,18 @@ class RowsPlace(Place):
         self.shape = (total, *shape)
         self.edges = ((0, 0),) * len(self.shape)
 
+    @override
     @property
     def divided(self) -> Sequence[int]:
         return [0]
 
+    @override
     @property
     def largest(self) -> tuple[int, ...]:
         pairs = zip(self._starts, (*self._starts[1:], self.shape[0]), strict=True)
         return (max(b - a for a, b in pairs), *self.shape[1:])
 
+    @override
     def check_chunks(self, sizes: Sizes) -> None:
         pass
 
@@ -346,6 +360,7 @@ class RowsPlace(Place):
         numbers = np.arange(len(self._positions), dtype=np.int32)
         return Routes(self._comm, numbers, axis.owners(self._positions))
 
+    @override
     def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
         axis = self._axis(sizes)
         owned = axis.owned(self._comm.Get_rank())
@@ -356,6 +371,7 @@ class RowsPlace(Place):
         block[positions - owned.start] = rows
         return [Block((owned.start, *(0 for _ in self.shape[1:])), block)]
 
+    @override
     def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         axis = self._axis(sizes)
         owned = axis.owned(self._comm.Get_rank())
@@ -468,10 +484,12 @@ class ShardPlace(Place):
         self.shape = (*shape, *behind)
         self.edges = edges or ((0, 0),) * len(self.shape)
 
+    @override
     @property
     def largest(self) -> tuple[int, ...]:
         return (*self.sharding.shard_shape(self._shape), *self.behind)
 
+    @override
     def check_chunks(self, sizes: Sizes) -> None:
         for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
             if part < points and part % size:
@@ -489,6 +507,7 @@ class ShardPlace(Place):
         own = jax.process_index()
         return {device: box for box, device in first.items() if device.process_index == own}
 
+    @override
     def to_chunks(self, function: str, array: Any, sizes: Sizes) -> list[Block]:
         owned, behind = self._owned(), (0,) * len(self.behind)
         return [
@@ -497,6 +516,7 @@ class ShardPlace(Place):
             if device in owned
         ]
 
+    @override
     def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
         def shard(index: tuple[slice, ...]) -> Host:
             pairs = zip(_box(index, self._shape), self.edges, strict=False)

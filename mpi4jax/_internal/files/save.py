@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._override import override
 
 from ..._manifest import FORMAT, Json
 from ..arguments.checks import integer, reject
@@ -386,6 +387,7 @@ class Saving:
         self._failure: Exception | None = None
         self._was_awaited = False
 
+    @override
     def __repr__(self) -> str:
         return f"<files.Saving: {self.path}>"
 

@@ -48,14 +48,15 @@ def children_of(node: PyTree) -> Children | None:
 
 
 def _key_of(key: Any) -> Key:
+    found: Key = str(key)
     match key:
         case GetAttrKey(name=name):
-            return name
+            found = name
         case DictKey(key=of_dict) | FlattenedIndexKey(key=of_dict):
-            return of_dict
+            found = of_dict
         case SequenceKey(idx=index):
-            return index
-    return str(key)
+            found = index
+    return found
 
 
 def path_of(path: str, kind: str, key: Key) -> str:

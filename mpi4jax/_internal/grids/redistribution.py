@@ -18,6 +18,8 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from mpi4py import MPI
 
+from mpi4jax._override import override
+
 from ..arguments.dtypes import avals_of
 from ..arguments.types import Array
 from ..blocks.copies import Copy, View
@@ -41,6 +43,7 @@ class Regions(Protocol):
     def region(self, rank: int) -> Region:
         """The points of a process."""
 
+    @override
     def __hash__(self) -> int: ...
 
 
