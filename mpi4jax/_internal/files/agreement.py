@@ -26,9 +26,7 @@ class Agreement:
     """
 
     def __init__(self, function: str, comm: MPI.Intracomm) -> None:
-        # Programs that were called before may use the communicator in other threads.
-        flush()
-        self.function = function
+        self.enter(function)
         #: The ranks of the processes in COMM_WORLD.
         self.members = members_of(comm)
         with self._meeting():
@@ -40,6 +38,12 @@ class Agreement:
     def _meeting(self) -> contextlib.AbstractContextManager[None]:
         rule = "all ranks of its communicator have to call it together."
         return meeting(self.function, rule, self.members)
+
+    def enter(self, function: str) -> None:
+        """Begin a call of a function, from which on errors have its name."""
+        # Programs that were called before may be in MPI, in other threads.
+        flush()
+        self.function = function
 
     def free(self) -> None:
         """Free the communicator. All processes call this together."""

@@ -195,7 +195,7 @@ class Output:
         """
         agreement = self._agreement
         self._check_open(APPEND)
-        agreement.function = APPEND
+        agreement.enter(APPEND)
         self._settle_written(self._appended - MAX_OUTSTANDING + 1)
         with agreement.attempt():
             structure, pairs = flatten(APPEND, fields)
@@ -261,7 +261,7 @@ class Output:
         """Wait until all is written. All processes call this together."""
         if self._is_closed:
             return
-        self._agreement.function = f"{NAME}.close"
+        self._agreement.enter(f"{NAME}.close")
         try:
             self._settle_written(self._appended)
         finally:

@@ -82,8 +82,7 @@ class Place(ABC):
         """The axes that are divided."""
         return ()
 
-    @abstractmethod
-    def check_chunks(self, sizes: Sizes) -> None:
+    def check_chunks(self, sizes: Sizes) -> None:  # noqa: B027  # most take any
         """Raise ValueError if chunks can't have these sizes."""
 
     @abstractmethod
@@ -109,14 +108,10 @@ class WholePlace(Place):
         self._comm, self.shape = comm, shape
         self.edges = edges or ((0, 0),) * len(shape)
 
-    @override
     @property
+    @override
     def largest(self) -> tuple[int, ...]:
         return self.shape
-
-    @override
-    def check_chunks(self, sizes: Sizes) -> None:
-        pass
 
     @override
     def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
@@ -248,8 +243,8 @@ class GridPlace(Place):
         self._edges = edges
         self.edges = (*edges, *((0, 0) for _ in behind))
 
-    @override
     @property
+    @override
     def divided(self) -> Sequence[int]:
         count = len(self._division.shape)
         return [axis.position + count for axis in self._division.axes]
@@ -258,14 +253,10 @@ class GridPlace(Place):
         count = len(self._division.shape)
         return _Regions(role, self._division, self._edges, sizes[:count], self._behind)
 
-    @override
     @property
+    @override
     def largest(self) -> tuple[int, ...]:
         return (*self._regions("own", self.shape).largest(), *self._behind)
-
-    @override
-    def check_chunks(self, sizes: Sizes) -> None:
-        pass
 
     @override
     def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
@@ -338,20 +329,16 @@ class RowsPlace(Place):
         self.shape = (total, *shape)
         self.edges = ((0, 0),) * len(self.shape)
 
-    @override
     @property
+    @override
     def divided(self) -> Sequence[int]:
         return [0]
 
-    @override
     @property
+    @override
     def largest(self) -> tuple[int, ...]:
         pairs = zip(self._starts, (*self._starts[1:], self.shape[0]), strict=True)
         return (max(b - a for a, b in pairs), *self.shape[1:])
-
-    @override
-    def check_chunks(self, sizes: Sizes) -> None:
-        pass
 
     def _axis(self, sizes: Sizes) -> ChunkAxis:
         return ChunkAxis(self.shape[0], sizes[0], self._starts)
@@ -484,8 +471,8 @@ class ShardPlace(Place):
         self.shape = (*shape, *behind)
         self.edges = edges or ((0, 0),) * len(self.shape)
 
-    @override
     @property
+    @override
     def largest(self) -> tuple[int, ...]:
         return (*self.sharding.shard_shape(self._shape), *self.behind)
 

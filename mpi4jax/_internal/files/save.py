@@ -497,6 +497,7 @@ class Saving:
             return
         self._was_awaited = True
         agreement = self._agreement
+        agreement.enter(agreement.function)
         try:
             if self._thread is None:
                 self._end_own()
@@ -512,7 +513,7 @@ class Saving:
             agreement.settle()
         finally:
             self.clean_up()
-        # In a finally clause, it would wait for ranks that were interrupted elsewhere.
+        # Not in a finally clause: after an interrupt, others may be anywhere.
         agreement.free()
 
     def clean_up(self) -> None:

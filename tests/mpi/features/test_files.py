@@ -353,13 +353,12 @@ def test_a_plan_on_another_communicator(folder):
         part.Free()
 
 
-def test_types_that_jax_has_off(folder):
-    assert not jax.config.jax_enable_x64
-    with jax.enable_x64(True):
-        tree = {"x": jnp.arange(3.0)}
-        assert tree["x"].dtype == np.float64
-        files.save(folder / "a", tree)
-        np.testing.assert_array_equal(files.load(folder / "a")["x"], tree["x"])
+def test_types_that_jax_has_off(folder, enable_x64):
+    tree = {"x": jnp.arange(3.0)}
+    assert tree["x"].dtype == np.float64
+    files.save(folder / "a", tree)
+    np.testing.assert_array_equal(files.load(folder / "a")["x"], tree["x"])
+    jax.config.update("jax_enable_x64", False)
     text = "has 64-bit types off"
     assert_raises_everywhere(ValueError, text, files.load, folder / "a")
 
