@@ -108,8 +108,8 @@ class WholePlace(Place):
         self._comm, self.shape = comm, shape
         self.edges = edges or ((0, 0),) * len(shape)
 
-    @property
     @override
+    @property
     def largest(self) -> tuple[int, ...]:
         return self.shape
 
@@ -243,8 +243,8 @@ class GridPlace(Place):
         self._edges = edges
         self.edges = (*edges, *((0, 0) for _ in behind))
 
-    @property
     @override
+    @property
     def divided(self) -> Sequence[int]:
         count = len(self._division.shape)
         return [axis.position + count for axis in self._division.axes]
@@ -253,8 +253,8 @@ class GridPlace(Place):
         count = len(self._division.shape)
         return _Regions(role, self._division, self._edges, sizes[:count], self._behind)
 
-    @property
     @override
+    @property
     def largest(self) -> tuple[int, ...]:
         return (*self._regions("own", self.shape).largest(), *self._behind)
 
@@ -329,13 +329,13 @@ class RowsPlace(Place):
         self.shape = (total, *shape)
         self.edges = ((0, 0),) * len(self.shape)
 
-    @property
     @override
+    @property
     def divided(self) -> Sequence[int]:
         return [0]
 
-    @property
     @override
+    @property
     def largest(self) -> tuple[int, ...]:
         pairs = zip(self._starts, (*self._starts[1:], self.shape[0]), strict=True)
         return (max(b - a for a, b in pairs), *self.shape[1:])
@@ -471,8 +471,8 @@ class ShardPlace(Place):
         self.shape = (*shape, *behind)
         self.edges = edges or ((0, 0),) * len(self.shape)
 
-    @property
     @override
+    @property
     def largest(self) -> tuple[int, ...]:
         return (*self.sharding.shard_shape(self._shape), *self.behind)
 
