@@ -97,6 +97,35 @@ def ranks_of(mpiexec):
     return found
 
 
+RACING = """
+import sys
+import numpy as np
+from mpi4jax import files
+
+folder, number = sys.argv[1], int(sys.argv[2])
+for n in range(20):
+    try:
+        tree = {"x": np.full(200_000, number), "n": number}
+        files.save(folder + "/a", tree, overwrite=True)
+    except FileExistsError as error:
+        assert "another run is writing" in str(error), error
+"""
+
+
+def test_two_runs_with_one_name(tmp_path):
+    """One saves at a time. What is there is whole, and of one of them."""
+    script, folder = tmp_path / "racing.py", tmp_path / "restart"
+    script.write_text(RACING)
+    runs = [processes.start(script, folder, n) for n in (1, 2)]
+    for run in runs:
+        texts = run.communicate(timeout=90)
+        assert run.returncode == 0, texts
+    assert os.listdir(folder) == ["a"]
+    found = _manifest.info(folder / "a", verify=True)
+    assert not found.damage
+    assert found.values["['n']"] in (1, 2)
+
+
 FULL = """
 import sys
 import numpy as np
