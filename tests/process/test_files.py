@@ -211,7 +211,7 @@ files.save({str(tmp_path / "restart" / "7")!r}, tree)
 
 def test_the_command(checkpoint):
     def command(*arguments):
-        return processes.run("-m", "mpi4jax", "files", *arguments)
+        return processes.run("-P", "-m", "mpi4jax", "files", *arguments)
 
     done = command(checkpoint.parent)
     first, *lines, last = done.stdout.splitlines()
