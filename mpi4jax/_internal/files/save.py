@@ -355,6 +355,9 @@ class Saving:
     Its errors are those of the next call of :func:`save`, if :meth:`wait` is not called.
     """
 
+    #: The folder of the checkpoint.
+    path: Path
+
     def __init__(
         self,
         agreement: Agreement,
