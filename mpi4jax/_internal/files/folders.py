@@ -303,7 +303,8 @@ def remove(path: Path) -> None:
     (path / MANIFEST).unlink(missing_ok=True)
     grave = path.with_name(f".{path.name.strip('.')}.removed")
     shutil.rmtree(grave, ignore_errors=True)
-    path.rename(grave)
+    with contextlib.suppress(FileNotFoundError):  # another run removes it, too
+        path.rename(grave)
     shutil.rmtree(grave, ignore_errors=True)
 
 

@@ -384,6 +384,8 @@ class Saving:
         self._files = Files(folder)
         self._pending: list[tuple[str, tuple[int, ...], Host]] = []
         self._thread: threading.Thread | None = None
+        #: The thread of the last checkpoint before, if it is still being written.
+        self._earlier = _outstanding[-1]._thread if _outstanding else None
         #: Whether this process has written its part, or failed to.
         self._has_written = threading.Event()
         self._is_cancelled = threading.Event()
@@ -453,6 +455,9 @@ class Saving:
             size, is_cancelled = self._agreement.size, self._is_cancelled.is_set
             for content in reports(self._files.folder, size, 0, is_cancelled):
                 self._files.written.update(content["files"])
+            if self._earlier is not None:
+                # Or an older one would be the newest, and two would remove the same one.
+                self._earlier.join()
             self._write_metadata()
             publish(self._files, self.path, self._content, overwrite=self._overwrite)
             self._lease.release()

@@ -200,6 +200,22 @@ def save_until_it_is_known(folder):
         files.save(folder / f"b{n}", {"x": 1})
 
 
+def test_the_order_of_checkpoints_in_the_background(folder):
+    """Fails if a small one that is ready first is the older one, so that it is removed."""
+    large = np.ones((SIZE, 1 << 23), np.float32)
+    savings = [
+        files.save(folder / "1", large, wait=False),
+        files.save(folder / "2", np.ones(1), keep=1, wait=False),
+    ]
+    for saving in savings:
+        saving.wait()
+    files.save(folder / "3", large, wait=False)
+    files.save(folder / "4", np.ones(1), keep=1)
+    assert files.latest(folder) == folder / "4"
+    comm.Barrier()
+    assert sorted(name for name in os.listdir(folder) if name.isdigit()) == ["4"]
+
+
 def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch):
     from mpi4jax._internal.files.folders import Files
 
