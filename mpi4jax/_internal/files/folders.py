@@ -9,6 +9,7 @@ has failed; then one writes the manifest, and the folder gets its name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -59,6 +60,7 @@ class Lease:
         _check_name(function, path, mark, overwrite=overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.folder = writing_name(path)
+        self._overwrite, self._is_published, self._lock = overwrite, False, -1
         #: By this, other hosts see that their folder is the one.
         self.token = secrets.token_hex(8)
         own = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -68,20 +70,18 @@ class Lease:
             _has_locked(self._lock)
             os.write(self._lock, self.token.encode())
             (own / _REPORTS).mkdir()
-            try:
-                own.rename(self.folder)
-            except OSError:
-                if not self.folder.exists():
-                    raise
-                self._remove_abandoned(function)
-                own.rename(self.folder)
+            while not _has_renamed(own, self.folder):
+                # What is there may get its final name meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    self._remove_abandoned(function)
         except BaseException:
             shutil.rmtree(own, ignore_errors=True)
+            if self._lock >= 0:
+                os.close(self._lock)
             raise
 
     def _remove_abandoned(self, function: str) -> None:
         """Remove what a killed run has left. Raise FileExistsError if a run writes it."""
-        # A folder without a lock is a checkpoint that was replaced, and not yet removed.
         lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             if not _has_locked(lock):
@@ -90,20 +90,64 @@ class Lease:
                     "another run is writing, expected one that nobody writes (if nobody "
                     "does, as file locks don't work there, remove it)"
                 )
+            if not os.path.samestat(os.fstat(lock), os.stat(self.folder / _LOCK)):
+                return  # it is another one already
             grave = tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)
             self.folder.rename(Path(grave, "abandoned"))
         finally:
             os.close(lock)
         shutil.rmtree(grave, ignore_errors=True)
 
-    def release(self, *, remove: bool = False) -> None:
-        """Give the right back. The folder may be removed, if it still has this name."""
+    def publish(self, path: Path) -> None:
+        """Give the folder its final name, in the place of a checkpoint that has it."""
+        if path.exists():
+            if not self._overwrite:
+                raise FileExistsError(f"{path} exists, and did not when this call began")
+            self._replace(path)
+        else:
+            self.folder.rename(path)
+            self._is_published = True
+        (path / _LOCK).unlink(missing_ok=True)
+
+    def _replace(self, path: Path) -> None:
+        # The old folder gets the name of one that is written: nobody else may remove it.
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _has_locked(lock)
+            if _core.swap_names(self.folder, path):
+                self._is_published = True
+                remove(self.folder)
+                return
+            # Where names can't be swapped, the old folder has a name that `latest` finds.
+            old = path.with_name(f"{path.name}.old")
+            if (old / MANIFEST).exists():
+                remove(old)
+            path.rename(old)
+            self.folder.rename(path)
+            self._is_published = True
+            remove(old)
+        finally:
+            os.close(lock)
+
+    def release(self) -> None:
+        """Give the right back, and remove a folder that has not got its final name."""
         if self._lock < 0:
             return
-        if remove:
+        if not self._is_published:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
+
+
+def _has_renamed(folder: Path, name: Path) -> bool:
+    """Give a folder a name, if no other folder has it."""
+    try:
+        folder.rename(name)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _has_locked(lock: int) -> bool:
@@ -250,7 +294,8 @@ def reports(
     Arguments:
         folder: The folder that is written.
         size: The number of processes.
-        number: The number of the report, if each process makes several.
+        number: The number of the report, if each process makes several. A failure has the
+            number of the last one before it.
         is_cancelled: Whether the reports that are missing will not come.
 
     """
@@ -260,10 +305,10 @@ def reports(
         for rank in range(size):
             if rank not in contents and str(rank) in present:
                 content = json.loads((folder / _REPORTS / str(rank)).read_text())
-                if "failure" in content:
-                    raise OSError(f"{content['failure']} (on rank {rank})")
                 if content["number"] >= number:
                     contents[rank] = content
+                elif "failure" in content:
+                    raise OSError(f"{content['failure']} (on rank {rank})")
         if len(contents) < size:
             if is_cancelled():
                 rank = next(rank for rank in range(size) if rank not in contents)
@@ -272,30 +317,13 @@ def reports(
     return [contents[rank] for rank in range(size)]
 
 
-def publish(files: Files, path: Path, content: dict[str, Json], *, overwrite: bool) -> None:
+def publish(files: Files, lease: Lease, path: Path, content: dict[str, Json]) -> None:
     """Write the manifest of a checkpoint, and give its folder the final name."""
-    folder = files.folder
-    shutil.rmtree(folder / _REPORTS)
+    shutil.rmtree(files.folder / _REPORTS)
     files.write_bytes(MANIFEST, _manifest.encode(content))
     files.sync_folders()
-    if overwrite and path.exists():
-        _replace(folder, path)
-    else:
-        # On most file systems, a folder that is not empty can't be replaced.
-        folder.rename(path)
-    (path / _LOCK).unlink(missing_ok=True)
+    lease.publish(path)
     _core.sync_folder(path.parent)
-
-
-def _replace(folder: Path, path: Path) -> None:
-    """Put a folder in the place of another one, which is removed."""
-    if not _core.swap_names(folder, path):
-        # For a moment, the old one has another name, under which `latest` finds it.
-        old = path.with_name(f"{path.name}.old")
-        path.rename(old)
-        folder.rename(path)
-        old.rename(folder)
-    remove(folder)
 
 
 def remove(path: Path) -> None:

@@ -295,7 +295,7 @@ class Output:
 
     def _release(self) -> None:
         if self._lease is not None:
-            self._lease.release(remove=True)
+            self._lease.release()
 
     def _settle_written(self, count: int) -> None:
         """Wait for the first steps, and raise the errors of writing on all processes."""
@@ -355,7 +355,7 @@ class Output:
         except Exception as error:
             with contextlib.suppress(OSError):
                 self._files.remove()
-                report(self._folder, rank, {"failure": str(error)})
+                report(self._folder, rank, {"number": number - 1, "failure": str(error)})
             raise
         with self._changed:
             self._written = number

@@ -368,7 +368,7 @@ class Saving:
         keep: int | None,
     ) -> None:
         self.path, self._content = path, content
-        self._agreement, self._overwrite, self._keep = agreement, overwrite, keep
+        self._agreement, self._keep = agreement, keep
         self._lease: Lease | None = None
         token = ""
         with agreement.attempt():
@@ -445,7 +445,7 @@ class Saving:
         if self._failure is not None:
             with contextlib.suppress(OSError):
                 self._files.remove()
-                failure = {"failure": str(self._failure)}
+                failure = {"number": -1, "failure": str(self._failure)}
                 report(self._files.folder, self._agreement.rank, failure)
 
     def _publish(self) -> None:
@@ -459,7 +459,7 @@ class Saving:
                 # Or an older one would be the newest, and two would remove the same one.
                 self._earlier.join()
             self._write_metadata()
-            publish(self._files, self.path, self._content, overwrite=self._overwrite)
+            publish(self._files, self._lease, self.path, self._content)
             self._lease.release()
             if self._keep is not None:
                 remove_older(self.path, self._keep)
@@ -530,7 +530,7 @@ class Saving:
         if self._thread is not None:
             self._thread.join()
         if self._lease is not None:
-            self._lease.release(remove=True)
+            self._lease.release()
         if self in _outstanding:
             _outstanding.remove(self)
 
