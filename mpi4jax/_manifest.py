@@ -16,6 +16,8 @@ from mpi4jax import _core
 
 #: The file that makes a folder a checkpoint.
 MANIFEST = "mpi4jax.json"
+#: The file with metadata of an array or a group, in the format Zarr v3.
+METADATA = "zarr.json"
 #: The number of the format.
 FORMAT = 1
 #: The size of the checksum behind the bytes of a chunk.
@@ -141,7 +143,7 @@ def _damage(path: Path, size: int, checksum: int, verify: bool) -> str:
             return f"{path} has {found} bytes, expected {size}"
         if not verify:
             return ""
-        if path.name == "zarr.json":
+        if path.name == METADATA:
             if _core.checksum(path.read_bytes()) != checksum:
                 return f"{path} is damaged: its checksum is another one"
             return ""

@@ -115,6 +115,12 @@ def chunks_of(block: Block, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], Hos
         yield index, values
 
 
+def own_copy(values: Host) -> Host:
+    """The values in memory that nothing else uses."""
+    is_own = values.base is None and values.flags.owndata
+    return values if is_own else values.copy()
+
+
 def box_of(start: Sequence[int], shape: Sequence[int]) -> tuple[range, ...]:
     """The points of a block."""
     return tuple(range(a, a + size) for a, size in zip(start, shape, strict=True))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._manifest import MANIFEST, Json
+from ..._manifest import MANIFEST, METADATA, Json
 from ..arguments.checks import TRACER_HINT, describe
 from ..arguments.dtypes import CARRIERS, DATATYPES
 from ..arguments.types import Unchecked
+from ..blocks.on_host import Host as Host
 from ..xla.jax_compat import Tracer
 
 #: Characters of a name, of which file systems take 255 bytes.
 _LONGEST_NAME = 60
-
-Host: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 #: The types that Zarr v3 names as NumPy does. Elements of others are stored as their bits.
 ZARR_TYPES = frozenset(
@@ -126,12 +125,12 @@ def to_host(leaf: Leaf, value: Any) -> Host:
     """
     if leaf.kind == "key":
         value = jax.random.key_data(value)
-    array = np.asarray(value)
-    return array.view(stored_type(leaf.dtype)) if array.ndim else _view_0d(array, leaf)
+    return _view(np.asarray(value), np.dtype(stored_type(leaf.dtype)))
 
 
-def _view_0d(array: Host, leaf: Leaf) -> Host:
-    return array.reshape(1).view(stored_type(leaf.dtype)).reshape(())
+def _view(array: Host, dtype: np.dtype[Any]) -> Host:
+    """The bits of an array as another type of the same size."""
+    return array.view(dtype) if array.ndim else array.reshape(1).view(dtype).reshape(())
 
 
 def own_axes(leaf: Leaf) -> tuple[int, ...]:
@@ -159,8 +158,7 @@ def check_can_be_made(function: str, path: str, leaf: Leaf) -> None:
 
 def from_host(leaf: Leaf, array: Host) -> Any:
     """The leaf with the values of an array of a file."""
-    dtype = _BY_NAME[leaf.dtype]
-    array = array.view(dtype) if array.ndim else array.reshape(1).view(dtype).reshape(())
+    array = _view(array, _BY_NAME[leaf.dtype])
     match leaf.kind:
         case "numpy":
             return array
@@ -189,7 +187,7 @@ def names_of(paths: Iterable[str]) -> list[str]:
     No two are equal, also where upper and lower case are.
     """
     names: list[str] = []
-    known = {"zarr.json", MANIFEST}
+    known = {METADATA, MANIFEST}
     for path in paths:
         parts = path.replace("][", ".").replace("].", ".").strip("[].").replace("[", ".")
         kept = "".join(

@@ -23,7 +23,7 @@ from ..arguments.types import Comm, PyTree
 from ..forks import at_exit
 from . import zarr
 from .agreement import Agreement
-from .chunks import chunks_of
+from .chunks import chunks_of, own_copy
 from .folders import (
     Files,
     Lease,
@@ -248,10 +248,8 @@ class Output:
                 continue
             for block in array.place.to_chunks(APPEND, array.values, array.sizes):
                 for index, values in chunks_of(block, array.sizes):
-                    is_own = values.base is None and values.flags.owndata
-                    copy = values if is_own else values.copy()
                     at = (self._appended, *index) if grows else index
-                    chunks.append((array.name, at, copy))
+                    chunks.append((array.name, at, own_copy(values)))
         self._appended += 1
         with self._changed:
             self._steps.append(Step(chunks, moment))

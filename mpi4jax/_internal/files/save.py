@@ -26,7 +26,7 @@ from ..forks import at_exit
 from ..unstructured.plan import Plan as UnstructuredPlan
 from . import zarr
 from .agreement import Agreement
-from .chunks import Sizes, chunks_of, default_sizes
+from .chunks import Sizes, chunks_of, default_sizes, own_copy
 from .folders import (
     Files,
     Lease,
@@ -409,9 +409,7 @@ class Saving:
                         with agreement.attempt():
                             self._files.write_chunk(array.name, index, values)
                     elif not at_once:
-                        is_own = values.base is None and values.flags.owndata
-                        copy = values if is_own else values.copy()
-                        self._pending.append((array.name, index, copy))
+                        self._pending.append((array.name, index, own_copy(values)))
         if at_once:
             self._failure, agreement.failure = agreement.failure, None
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from ..._manifest import METADATA as METADATA
 from ..._manifest import Json
 from .chunks import Sizes
-
-#: The name of a file with metadata.
-METADATA = "zarr.json"
 
 
 def array_metadata(
