@@ -67,10 +67,10 @@ class Lease:
         try:
             own.chmod(0o777 & ~_umask())
             self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            _has_locked(self._lock)
+            _take_lock(self._lock)
             os.write(self._lock, self.token.encode())
             (own / _REPORTS).mkdir()
-            while not _has_renamed(own, self.folder):
+            while not _take_name(own, self.folder):
                 # What is there may get its final name meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     self._remove_abandoned(function)
@@ -84,7 +84,7 @@ class Lease:
         """Remove what a killed run has left. Raise FileExistsError if a run writes it."""
         lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
-            if not _has_locked(lock):
+            if not _take_lock(lock):
                 raise FileExistsError(
                     f"{function} got a path for which there is {self.folder}, which "
                     "another run is writing, expected one that nobody writes (if nobody "
@@ -113,7 +113,7 @@ class Lease:
         # The old folder gets the name of one that is written: nobody else may remove it.
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            _has_locked(lock)
+            _take_lock(lock)
             if _core.swap_names(self.folder, path):
                 self._is_published = True
                 remove(self.folder)
@@ -139,8 +139,8 @@ class Lease:
         self._lock = -1
 
 
-def _has_renamed(folder: Path, name: Path) -> bool:
-    """Give a folder a name, if no other folder has it."""
+def _take_name(folder: Path, name: Path) -> bool:
+    """Give a folder a name, and return True, unless another folder has it."""
     try:
         folder.rename(name)
     except OSError as error:
@@ -150,7 +150,8 @@ def _has_renamed(folder: Path, name: Path) -> bool:
     return True
 
 
-def _has_locked(lock: int) -> bool:
+def _take_lock(lock: int) -> bool:
+    """Lock an open file, and return True, unless another process holds the lock."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
