@@ -282,7 +282,7 @@ def _named_errors(path: Path) -> Iterator[None]:
 
 
 def report(folder: Path, rank: int, content: Json) -> None:
-    """Say what this process has done: its files, or a text about its failure."""
+    """Write the report of this process: its files, or a text about its failure."""
     name = folder / _REPORTS / str(rank)
     replace_file(name, json.dumps(content).encode())
 
@@ -290,7 +290,7 @@ def report(folder: Path, rank: int, content: Json) -> None:
 def reports(
     folder: Path, size: int, number: int, is_cancelled: Callable[[], bool]
 ) -> list[Json]:
-    """What all processes have done, once all have reported it. Raise OSError of a failure.
+    """The reports of all processes. Raise OSError if one reports a failure.
 
     Arguments:
         folder: The folder that is written.
@@ -328,7 +328,7 @@ def publish(files: Files, lease: Lease, path: Path, content: dict[str, Json]) ->
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, which is none any more from the first moment on."""
+    """Remove a checkpoint. Without its manifest, removed first, it is no checkpoint."""
     (path / MANIFEST).unlink(missing_ok=True)
     grave = path.with_name(f".{path.name.strip('.')}.removed")
     shutil.rmtree(grave, ignore_errors=True)

@@ -44,7 +44,7 @@ class Leaf(NamedTuple):
     dtype: str = ""
     #: The name of the generator of keys.
     generator: str = ""
-    #: What JSON has of a value of Python's.
+    #: The value of a leaf of Python's, as JSON.
     value: Json = None
 
     @property

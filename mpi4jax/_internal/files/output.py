@@ -56,7 +56,7 @@ _LAST_WAIT = 60.0
 
 
 class Step(NamedTuple):
-    """What this process writes of a step."""
+    """The chunks that this process writes of a step, and the time of the step."""
 
     chunks: list[tuple[str, tuple[int, ...], Host]]
     time: float

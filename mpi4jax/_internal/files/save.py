@@ -384,7 +384,7 @@ class Saving:
         self._files = Files(folder)
         self._pending: list[tuple[str, tuple[int, ...], Host]] = []
         self._thread: threading.Thread | None = None
-        #: The thread of the last checkpoint before, if it is still being written.
+        #: The thread of the previous checkpoint, if that is still being written.
         self._earlier = _outstanding[-1]._thread if _outstanding else None
         #: Whether this process has written its part, or failed to.
         self._has_written = threading.Event()
@@ -432,7 +432,7 @@ class Saving:
             self._publish()
 
     def _end_own(self) -> None:
-        """Say what this process has written, or why it has failed."""
+        """Report the files that this process has written, or the reason of its failure."""
         try:
             if self._failure is None:
                 self._files.sync_folders()
@@ -454,7 +454,8 @@ class Saving:
             for content in reports(self._files.folder, size, 0, is_cancelled):
                 self._files.written.update(content["files"])
             if self._earlier is not None:
-                # Or an older one would be the newest, and two would remove the same one.
+                # Names in another order than the calls would make an older checkpoint the
+                # newest, and two threads would remove the same one.
                 self._earlier.join()
             self._write_metadata()
             publish(self._files, self._lease, self.path, self._content)
