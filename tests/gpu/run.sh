@@ -14,7 +14,11 @@
 # JOBS          how many runs go on side by side (a third of the cores)
 # LIMIT         seconds for everything (530)
 # GPU_PLATFORM  "cpu" leaves out what needs a GPU, to try this script without one ("cuda")
-# QUICK         if set, only test_operations.py, and the suites on one rank
+# PARTS         which parts run: a regular expression of their names (all)
+# SHARES        into how many parts the own tests are divided, which go on side by side (JOBS)
+# TEST_SAMPLE   as in tests/sample.py: 0/4 is every fourth case of each test
+# AWARE_MPI     a library of tests/aware_mpi, to preload: its copies make messages from GPU
+#               memory direct, with an MPI that knows nothing of GPUs
 set -u
 
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [[ $1 != *.whl ]] || [[ ${2-} == *.whl ]] || [ ! -f "$1" ]; then
@@ -33,10 +37,12 @@ suites=$(realpath -m "${SUITES:-$root/.envs/archives}")
 wheels=${WHEELS:+$(realpath "$WHEELS")}
 cores=$(nproc)
 jobs=${JOBS:-$((cores < 6 ? 1 : cores / 3))}
+shares=${SHARES:-$jobs}
+parts=${PARTS:-.}
 limit=${LIMIT:-530}
 deadline=$((EPOCHSECONDS + limit))
 mpiexec=${MPIEXEC:-}
-quick=${QUICK:-}
+aware_mpi=${AWARE_MPI:+$(realpath "$AWARE_MPI")}
 
 env=$folder/env
 logs=$folder/logs
@@ -48,6 +54,8 @@ cd "$folder" || exit 2
 
 export XLA_PYTHON_CLIENT_PREALLOCATE=false MPI4JAX_NO_WARN_JAX_VERSION=1 TF_CPP_MIN_LOG_LEVEL=2
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_RETRIES=1 PIP_DEFAULT_TIMEOUT=20 PYTHONUNBUFFERED=1
+# A test that hangs shows where before its part ends.
+export TEST_LIMIT=${TEST_LIMIT:-120}
 unset MPI4JAX_STAGING_CHUNK MPI4JAX_STAGING_LIMIT MPI4JAX_USE_CUDA_MPI MPI4JAX_API
 # A JAX that is told its platforms fails without one, and does not do with the CPU.
 [ "$platform" = cpu ] && export JAX_PLATFORMS=cpu || export JAX_PLATFORMS=$platform,cpu
@@ -88,7 +96,18 @@ alone() {
     names+=("$1")
     part "$@"
 }
+# These run if they are wanted.
+on_gpu() { # PART...
+    if [[ ! $2 =~ $parts ]]; then
+        return
+    elif [ "$platform" = cpu ]; then
+        skip "$2" "needs a GPU"
+    else
+        "$@"
+    fi
+}
 beside() {
+    [[ $1 =~ $parts ]] || return
     names+=("$1")
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     part "$@" &
@@ -290,68 +309,46 @@ if ! alone facts 60 1 "^facts are complete$" bash -uc facts; then
     finish
 fi
 
-if [ "$platform" = cpu ]; then
-    skip memory "needs a GPU"
-else
-    alone memory 90 1 "^kinds are as expected$" bash -uc memory
-fi
+on_gpu alone memory 90 1 "^kinds are as expected$" bash -uc memory
 
 # First, as nothing else may run beside it.
-if [ "$platform" = cpu ]; then
-    skip staging "needs a GPU"
-else
-    alone staging 130 1 "^\| allreduce " env JAX_PLATFORMS="$platform" \
-        "$env/bin/mpiexec" -n 2 "$env/bin/python" "$root/benchmarks/staging.py"
-fi
+on_gpu alone staging 130 1 "^\| allreduce " env JAX_PLATFORMS="$platform" \
+    "$env/bin/mpiexec" -n 2 "$env/bin/python" "$root/benchmarks/staging.py"
 
 closing="([0-9]+ failed, )?[0-9]+ passed.* in [0-9.]+s"
 
-own() { # NAME SECONDS RANKS SETTING FILE...
-    local name=$1 seconds=$2 ranks=$3 setting=$4
+own() { # NAME RANKS SETTING FILE...
+    local name=$1 ranks=$2 setting=$3
     local tests=$root/tests/mpi
-    shift 4
-    beside "$name" "$seconds" "$ranks" "$closing" \
+    shift 3
+    beside "$name" 300 "$ranks" "$closing" \
         env "$setting" "$env/bin/mpiexec" -n "$ranks" "$env/bin/python" -m pytest -q \
         --color=no -p no:cacheprovider --tb=short --rootdir "$tests" "${@/#/$tests/}"
 }
 
-# The tests of derivatives take as long as all others: each half by itself, as what is not done
-# after 4 minutes is taken for a deadlock.
-halves() { # RANKS
-    local file rest=()
-    for file in "$root"/tests/mpi/{,*/}test_*.py; do
-        [[ $file == */test_autodiff.py ]] || rest+=("${file#"$root/tests/mpi/"}")
-    done
-    own "own-autodiff-$1" 235 "$1" "JAX_PLATFORMS=$JAX_PLATFORMS" properties/test_autodiff.py
-    own "own-rest-$1" 235 "$1" "JAX_PLATFORMS=$JAX_PLATFORMS" "${rest[@]}"
-}
-
 core=(test_operations.py properties/test_order.py)
-ranks_of_suites=(2 1)
-if [ -n "$quick" ]; then
-    core=(test_operations.py)
-    ranks_of_suites=(1)
-    own own-quick-1 235 1 "JAX_PLATFORMS=$JAX_PLATFORMS" "${core[@]}"
-    own own-quick-2 235 2 "JAX_PLATFORMS=$JAX_PLATFORMS" "${core[@]}"
-else
-    halves 2
-    halves 1
+beside self-test-2 200 1 "^all is well.*" \
+    "$env/bin/mpiexec" -n 2 "$env/bin/python" -m mpi4jax selftest
+own core-in-pieces-2 2 MPI4JAX_STAGING_CHUNK=64 "${core[@]}"
+on_gpu own core-gpu-only-2 2 JAX_PLATFORMS="$platform" "${core[@]}"
+if [ -n "$aware_mpi" ]; then
+    on_gpu own core-direct-2 2 LD_PRELOAD="$aware_mpi" "${core[@]}"
 fi
-own own-pieces-2 235 2 MPI4JAX_STAGING_CHUNK=64 "${core[@]}"
-if [ "$platform" = cpu ]; then
-    skip own-gpu-only-2 "needs a GPU"
-else
-    own own-gpu-only-2 235 2 JAX_PLATFORMS="$platform" "${core[@]}"
-fi
+for ((share = 0; share < shares; share++)); do
+    own "own-2-share-$share" 2 TEST_SHARE="$share/$shares" .
+done
+own own-1 1 TEST_SHARE=0/1 "${core[@]}" properties/test_autodiff.py properties/test_vmap.py
 
 versions=(0.7.2 0.9.1.post2)
 for version in "${versions[@]}"; do
     timeout 60 bash -uc 'fetch "$1"' fetch "$version"
 done >"$logs/fetch.log" 2>&1
-for ranks in "${ranks_of_suites[@]}"; do
+for ranks in 2 1; do
     for version in "${versions[@]}"; do
         name=suite-$version-$ranks
-        if ! "$env/bin/python" -P -c '' 2>/dev/null; then
+        if [[ ! $name =~ $parts ]]; then
+            continue
+        elif ! "$env/bin/python" -P -c '' 2>/dev/null; then
             skip "$name" "tools/conformance.py needs Python 3.11"
         elif grep -qxF "suite in $suites/mpi4jax-$version" "$logs/fetch.log"; then
             beside "$name" 230 1 "$closing" \
@@ -363,14 +360,12 @@ for ranks in "${ranks_of_suites[@]}"; do
 done
 
 sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
-if [ "$platform" = cpu ]; then
-    skip sanitizer "needs a GPU"
-elif [ -z "$sanitizer" ]; then
+if [ -z "$sanitizer" ]; then
     skip sanitizer "there is no compute-sanitizer"
 else
     # XLA asks the driver for things that it lacks: errors of such calls are its business, and
     # mpi4jax looks at the result of each of its own.
-    beside sanitizer 200 2 "^ok: .* operations .*|ERROR SUMMARY: 0 errors" \
+    on_gpu beside sanitizer 200 2 "^ok: .* operations .*|ERROR SUMMARY: 0 errors" \
         "$env/bin/mpiexec" -n 1 "$sanitizer" --tool memcheck --report-api-errors no \
         --error-exitcode 99 "$env/bin/python" "$here/sanitize.py"
 fi

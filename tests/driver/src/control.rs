@@ -75,24 +75,26 @@ pub extern "C" fn stand_in_free(address: usize) {
     state.mapped.remove(&address);
 }
 
-/// Writes at once, whatever the streams do.
+/// Writes at once, whatever the streams do. Returns 0, as a driver's `cuMemcpyHtoD`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_write(device: usize, host: *const c_void, bytes: usize) {
+pub unsafe extern "C" fn stand_in_write(device: usize, host: *const c_void, bytes: usize) -> c_int {
     let to = span(&mut lock(), device, bytes);
     if let (Ok(to), true) = (to, bytes > 0) {
         // SAFETY: the caller gives `bytes` to read at `host`.
         unsafe { to.write(host.cast()) };
     }
+    0
 }
 
-/// Reads at once, whatever the streams do.
+/// Reads at once, whatever the streams do. Returns 0, as a driver's `cuMemcpyDtoH`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stand_in_read(host: *mut c_void, device: usize, bytes: usize) {
+pub unsafe extern "C" fn stand_in_read(host: *mut c_void, device: usize, bytes: usize) -> c_int {
     let from = span(&mut lock(), device, bytes);
     if let (Ok(from), true) = (from, bytes > 0) {
         // SAFETY: the caller gives `bytes` to write at `host`.
         unsafe { from.read(host.cast()) };
     }
+    0
 }
 
 /// A new stream of the context; null when it is none.

@@ -95,7 +95,7 @@ fn device_bytes(device: usize, length: usize) -> Vec<u8> {
 
 fn write(device: usize, data: &[u8]) {
     // SAFETY: `data` has `data.len()` bytes.
-    unsafe { stand_in_write(device, data.as_ptr().cast(), data.len()) }
+    unsafe { stand_in_write(device, data.as_ptr().cast(), data.len()) };
 }
 
 fn write_later(device: usize, data: &[u8], stream: *mut c_void, delay: u64) {
