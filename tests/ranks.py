@@ -6,6 +6,7 @@ ranks do not mix.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -38,6 +39,7 @@ PLACE = Path(os.environ.get("TEST_PLACES", "/nowhere"), f"rank {COMM.Get_rank()}
 @pytest.hookimpl(trylast=True)  # when pytest has made its reporter
 def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
+    config.addinivalue_line("markers", "on_cpus: looks at programs for CPUs")
     # Here, pytest does not capture yet.
     config.watchdog = Watchdog(os.dup(2), LIMIT)
     if COMM.Get_rank() > 0:
@@ -90,6 +92,8 @@ def pytest_runtest_protocol(item):
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if item.get_closest_marker("on_cpus") and jax.default_backend() != "cpu":
+            item.add_marker(pytest.mark.skip(reason="looks at programs for CPUs"))
         needed = item.get_closest_marker("ranks")
         if needed and COMM.Get_size() < needed.args[0]:
             reason = f"needs {needed.args[0]} ranks"
@@ -101,13 +105,24 @@ def pytest_report_header(config):
     return f"rank {COMM.Get_rank()} of {COMM.Get_size()}, {library}"
 
 
+def settle():
+    """Wait for all operations. The error of the last one counts as seen.
+
+    On GPUs, JAX raises it here once more.
+    """
+    from mpi4jax._internal.xla.flush import flush
+
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        flush()
+
+
 @pytest.fixture
 def compare_calls():
     """Compares calls as MPI4JAX_CHECK does, and has errors of MPI raised."""
     _core.set_check(True)
     _core.set_raise_on_error(True)
     yield
-    jax.effects_barrier()
+    settle()
     _core.set_check(False)
     _core.set_raise_on_error(False)
 

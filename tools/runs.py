@@ -210,6 +210,10 @@ def range_() -> Iterator[Run]:
     """The own tests with other versions of JAX, and their core on other MPIs."""
     yield Run(Environment(jax="0.12"), 2, sample="2/3")
     yield Run(Environment(jax="0.12", cuda=True), 2, ("runtime",), sample="1/4")
+    beside_cpu = (("JAX_PLATFORMS", "cuda,cpu"),)
+    yield Run(
+        Environment(jax="0.12", cuda=True), 2, under("runtime", "failures"), beside_cpu
+    )
     yield Run(Environment(jax="0.12", cuda=True), 2, ("gpu_compiler",), sample="1/4")
     yield Run(Environment(jax="0.6"), 2, CORE + JAX, sample="0/24")
     yield Run(Environment(jax="0.8"), 2, CORE + JAX, sample="1/24")

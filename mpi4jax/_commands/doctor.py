@@ -331,7 +331,7 @@ def describe_devices(devices: Facts) -> dict[str, str]:
 _MEMORY = {
     "plain": "plain",
     "pool": "of a stream-ordered pool (cuda_async)",
-    "mapped": "of the virtual-memory functions (vmm)",
+    "mapped": "of the virtual-memory functions (the default from JAX 0.10 on)",
     "unknown": "unknown to the driver",
 }
 

@@ -17,7 +17,7 @@ DIRECT, STAGED = ["True (True, False)"], ["True (False, True)"]
 
 WORDS = {
     "pool": "memory of a stream-ordered pool (XLA's allocator cuda_async)",
-    "mapped": "memory of the virtual-memory functions (XLA's allocator vmm)",
+    "mapped": "memory of the virtual-memory functions (JAX's own from 0.10 on)",
 }
 NOT_TAKEN = (
     "mpi4jax: arrays on the GPU are copied to host memory for MPI: they are in {kind}, "

@@ -21,9 +21,10 @@ import jax
 import numpy as np
 
 from mpi4jax import _launcher
+from mpi4jax._override import override
 
 from . import programs
-from .effects import ordered_effect
+from .effects import OrderedMPIEffect, ordered_effect
 from .jax_compat import (
     ALIAS,
     Attribute,
@@ -31,6 +32,7 @@ from .jax_compat import (
     Primitive,
     Value,
     devices_in_use,
+    forget_failed_tokens,
     get_token,
     has_execution_stream,
     hlo,
@@ -120,7 +122,31 @@ def _call_in_python(program: CompiledProgram) -> None:
         program.unordered_effects.append(ordered_effect)
 
 
+class _EffectOfCalls(OrderedMPIEffect):
+    """The effect by which JAX looks up the token for a call of a program.
+
+    JAX passes the token of a program that failed, too, and every later program fails with
+    its error. The lookup is the one part of a call that is not JAX's own: here such a token
+    is forgotten. JAX waits for the token in any case.
+    """
+
+    @override
+    def __hash__(self) -> int:
+        forget_failed_tokens()
+        return super().__hash__()
+
+
+_effect_of_calls = _EffectOfCalls()
+
+
+def _outlive_failures(program: CompiledProgram) -> None:
+    """Let a program that takes a token run after one that failed."""
+    effects = program.ordered_effects
+    effects[:] = [_effect_of_calls if x == ordered_effect else x for x in effects]
+
+
 programs.on_compilation(_call_in_python)
+programs.on_compilation(_outlive_failures)
 
 _lock = threading.Lock()
 _is_tried = _is_off = False

@@ -613,10 +613,22 @@ def is_undonated_argument(value: Value) -> bool:
 
 
 def forget_runtime_tokens() -> None:
-    """Forget the tokens with which JAX orders programs with effects."""
+    """Forget the tokens with which JAX orders this thread's programs with effects."""
     tokens = optional("jax._src.dispatch:runtime_tokens")
     if tokens is not None:
-        tokens.clear()
+        # In place: JAX may be about to look one up.
+        tokens.current_tokens.clear()
+        tokens.output_runtime_tokens.clear()
+
+
+def forget_failed_tokens() -> None:
+    """Forget this thread's tokens, once they are there, if a program failed to make one."""
+    tokens = optional("jax._src.dispatch:runtime_tokens")
+    try:
+        for token in () if tokens is None else tuple(tokens.current_tokens.values()):
+            token.block_until_ready()
+    except Exception:
+        forget_runtime_tokens()
 
 
 # Devices and meshes.

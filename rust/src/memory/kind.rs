@@ -25,11 +25,11 @@ pub const TYPE_DEVICE: c_uint = 2;
 /// Origin of memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The plain allocator (`cuMemAlloc`).
+    /// The plain allocator (`cuMemAlloc`): JAX's own up to 0.8.
     Plain,
     /// A stream-ordered pool (`cuMemAllocAsync`): XLA's allocator `cuda_async`.
     Pool,
-    /// The virtual-memory functions (`cuMemMap`): XLA's allocator `vmm`.
+    /// The virtual-memory functions (`cuMemMap`): JAX's own from 0.10 on.
     Mapped,
     /// The driver does not say, or calls it the host's.
     Unknown,
@@ -86,7 +86,7 @@ impl fmt::Display for MemoryKind {
         f.write_str(match self {
             Self::Plain => "memory of the driver's plain allocator",
             Self::Pool => "memory of a stream-ordered pool (XLA's allocator cuda_async)",
-            Self::Mapped => "memory of the virtual-memory functions (XLA's allocator vmm)",
+            Self::Mapped => "memory of the virtual-memory functions (JAX's own from 0.10 on)",
             Self::Unknown => "memory of a kind that the driver does not tell",
         })
     }

@@ -5,6 +5,7 @@ error shows that everybody is still in step.
 """
 
 import contextlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,9 @@ def report_of(function, *args, **kwargs):
     """The lines that an error says."""
     with pytest.raises(Exception, match="MPI4JAX_CHECK") as error:
         jax.block_until_ready(function(*args, **kwargs))
-    return [line.strip() for line in str(error.value).splitlines()]
+    # On GPUs, XLA adds the program's name.
+    text = re.sub(r" \[executable_name='\w*'\]$", "", str(error.value))
+    return [line.strip() for line in text.splitlines()]
 
 
 def assert_in_step(size):

@@ -46,6 +46,7 @@ def test_values(dtype, rows):
             assert_same(part, expected)
 
 
+@pytest.mark.on_cpus
 def test_who_copies():
     """The core does, where there are many, of types that it has."""
 

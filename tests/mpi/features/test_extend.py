@@ -21,6 +21,9 @@ from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax.experimental import auto_tokenize
 
+#: The foreign operations are.
+pytestmark = pytest.mark.on_cpus
+
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -52,6 +52,12 @@ class State(NamedTuple):
     step: int
 
 
+def xarray_with_zarr():
+    """The package xarray, which opens these files by the package zarr."""
+    pytest.importorskip("zarr")
+    return pytest.importorskip("xarray")
+
+
 def test_a_tree(folder):
     state = {
         "state": State(field(), 42),
@@ -459,7 +465,7 @@ def test_output(folder):
 
 
 def assert_written(path, count):
-    xarray = pytest.importorskip("xarray")
+    xarray = xarray_with_zarr()
     with xarray.open_zarr(path) as dataset:
         assert dict(dataset.sizes) == {"time": count, "y": CELLS, "x": 3}
         np.testing.assert_array_equal(dataset.time, 0.5 * np.arange(count))
@@ -519,7 +525,7 @@ def test_output_of_rows_of_points(folder):
     with files.Output(folder / "run.zarr", plan) as output:
         for n in range(3):
             output.append({"x": ids + n, "n": n, "short": jnp.asarray(ids, jnp.bfloat16)})
-    xarray = pytest.importorskip("xarray")
+    xarray = xarray_with_zarr()
     with xarray.open_zarr(folder / "run.zarr") as dataset:
         assert dict(dataset.sizes) == {"time": 3, "row_ids": 3 * SIZE}
         np.testing.assert_array_equal(dataset.row_ids, np.arange(3 * SIZE))

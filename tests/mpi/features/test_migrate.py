@@ -250,6 +250,7 @@ def test_one_message_for_all_fields(function, with_neighbors, calls_of):
     assert calls == expected
 
 
+@pytest.mark.on_cpus
 def test_an_eager_call_is_one_program():
     particles = fields_of(np.arange(4))
     destination = jnp.arange(4) % SIZE
@@ -354,6 +355,7 @@ def test_derivatives(transform, seed):
 
     tangents = (random.normal(size=x.shape), z[::-1] * 2j)
     results, pushed = jax.jvp(transform(inexact), (x, z), tangents)
+    jax.block_until_ready((results, pushed))
     before = by_name(names, mask, x, z, *tangents, tangents[0][:, 0].astype(np.float32))
     after = by_name(new_names, new_mask, results[0], results[1], *pushed)
     for expected, value in zip(before, after, strict=True):

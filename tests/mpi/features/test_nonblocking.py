@@ -13,11 +13,11 @@ import pytest
 from every import arguments_of, every_case, every_operation
 from jax.experimental import io_callback
 from mpi4py import MPI
+from ranks import settle
 
 import mpi4jax
 from mpi4jax import _core, diagnostics
 from mpi4jax import notoken as mpi
-from mpi4jax._internal.xla.flush import flush
 from mpi4jax._testing.modes import nonblocking
 from mpi4jax.experimental import tokens
 
@@ -40,7 +40,7 @@ def nothing_left():
     before = _core.in_flight()
     expected = types.SimpleNamespace(lost=0)
     yield expected
-    flush()
+    settle()
     assert _core.in_flight() == before + expected.lost
 
 

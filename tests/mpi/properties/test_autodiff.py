@@ -378,6 +378,7 @@ def test_transposing_what_is_not_linear():
         jax.linear_transpose(lambda x: mpi.allreduce(x, MPI.MAX), jnp.ones(3))(jnp.ones(3))
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 8), reason="older JAX leaves out the send in the loop"
 )

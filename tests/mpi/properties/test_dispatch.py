@@ -14,7 +14,10 @@ from mpi4jax._internal.environment import settings
 from mpi4jax._internal.xla import programs
 from mpi4jax.experimental import auto_tokenize
 
-pytestmark = pytest.mark.skipif(not settings.fast_dispatch, reason="turned off")
+pytestmark = [
+    pytest.mark.skipif(not settings.fast_dispatch, reason="turned off"),
+    pytest.mark.on_cpus,
+]
 
 
 def total(x):

@@ -107,6 +107,7 @@ def test_between_messages(case, mode, sequence_of):
     assert sequence == calls * (3 if mode == "loop" else 1)
 
 
+@pytest.mark.on_cpus
 @every_operation
 def test_calls_are_chained(case):
     """Each call takes the token that the one before it returns.
