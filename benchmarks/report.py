@@ -446,6 +446,48 @@ def conjugate_gradients(r: Results) -> list[Row]:
     return rows
 
 
+def checkpoints(r: Results) -> list[Row]:
+    """An array in files, and back, in ms."""
+    rows: list[Row] = []
+    ways = ("ours", "bare", "one process", "ours, sharded", "orbax")
+    for (name, ranks), place, direction in itertools.product(
+        by_ranks(r, "checkpoints"), ("tmpfs", "disk"), ("save", "load")
+    ):
+        cases = [f"{place}, {direction}, {way}" for way in ways]
+        ours, bare, one_process, ours_sharded, orbax = cases
+        times = (over(r(name, OURS, case), 1000) for case in cases)
+        rows.append(
+            {
+                "ranks": ranks,
+                "files on": place,
+                "direction": direction,
+                **dict(zip(ways, times, strict=True)),
+                "ours / bare": r.ratio(name, OURS, ours, bare),
+                "one process / ours": r.ratio(name, OURS, one_process, ours),
+                "orbax / ours, sharded": r.ratio(name, OURS, orbax, ours_sharded),
+            }
+        )
+    return rows
+
+
+def output(r: Results) -> list[Row]:
+    """Steps of a solver that writes three fields after each tenth one."""
+    return [
+        {
+            "ranks": ranks,
+            "files on": place,
+            "alone": r(name, OURS, f"{place}, steps"),
+            "with output": r(name, OURS, f"{place}, steps, output"),
+            "with output / alone": r.ratio(
+                name, OURS, f"{place}, steps, output", f"{place}, steps"
+            ),
+        }
+        for (name, ranks), place in itertools.product(
+            by_ranks(r, "checkpoints"), ("tmpfs", "disk")
+        )
+    ]
+
+
 def axes(r: Results) -> list[Row]:
     """The ghost cells of five fields along one axis, in a loop."""
     rows: list[Row] = []
@@ -704,6 +746,15 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "hand, by the number of cells on each rank",
         conjugate_gradients,
     ),
+    "Checkpoints": (
+        "Time in ms of 1 GiB of float32, divided among the ranks, into files and back",
+        checkpoints,
+    ),
+    "Output": (
+        "Time of 100 steps of the shallow-water solver, 960 x 480 cells, and the same with "
+        "three fields written after each tenth one",
+        output,
+    ),
     "Huge pages": ("Time of one operation on 16 MiB in a `fori_loop`", huge_pages),
     "Memory": (
         "What each of 8 processes needs more for a loop over large arrays, in MiB",
@@ -831,6 +882,8 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         MPI=("MPICH",),
         ranks=("2",),
     ),
+    "checkpoints": checkpoints,
+    "output": output,
     "pages": lambda r: excerpt(
         huge_pages(r),
         "operation; iterations; small pages / mpi4py; ours / mpi4py; "

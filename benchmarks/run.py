@@ -79,6 +79,7 @@ PLAN = [
     ("solvers", (OURS, OPENMPI), (2, 4), 2),
     ("sharded_fft", (OURS, GLOO), (2, 4), 1),
     ("redistribution", (*BOTH, OPENMPI), (2, 4, 1, 8), 1),
+    ("checkpoints", (OURS,), (2, 4, 1), 1),
     ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
     ("resident", (OURS, SMALL_PAGES, HUGE_PAGES), (8,), 1),
     ("overlap", (OURS, OPENMPI), (2,), 1),

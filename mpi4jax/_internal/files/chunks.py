@@ -53,18 +53,18 @@ class ChunkAxis(NamedTuple):
         return np.searchsorted(firsts, points, side="right") - 1
 
 
-def default_sizes(parts: Sequence[int], itemsize: int, divided: Sequence[int]) -> Sizes:
+def default_sizes(parts: Sequence[int], itemsize: int) -> Sizes:
     """The sizes of chunks if nothing else is asked for.
+
+    The first axes are cut first, so that the parts follow each other in memory.
 
     Arguments:
         parts: The largest part of a process along each axis.
         itemsize: The bytes of an element.
-        divided: The axes that are divided among processes. Others are cut first.
 
     """
     sizes = [max(size, 1) for size in parts]
-    order = [axis for axis in range(len(sizes)) if axis not in divided] + sorted(divided)
-    for axis in order:
+    for axis in range(len(sizes)):
         count = math.ceil(math.prod(sizes) * itemsize / LARGEST)
         if count > 1:
             sizes[axis] = _cut(sizes[axis], count)

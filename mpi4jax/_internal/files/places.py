@@ -77,11 +77,6 @@ class Place(ABC):
     def largest(self) -> tuple[int, ...]:
         """The size of the largest part of a process along each axis."""
 
-    @property
-    def divided(self) -> Sequence[int]:
-        """The axes that are divided."""
-        return ()
-
     def check_chunks(self, sizes: Sizes) -> None:  # noqa: B027  # most take any
         """Raise ValueError if chunks can't have these sizes."""
 
@@ -243,12 +238,6 @@ class GridPlace(Place):
         self._edges = edges
         self.edges = (*edges, *((0, 0) for _ in behind))
 
-    @override
-    @property
-    def divided(self) -> Sequence[int]:
-        count = len(self._division.shape)
-        return [axis.position + count for axis in self._division.axes]
-
     def _regions(self, role: str, sizes: Sizes) -> _Regions:
         count = len(self._division.shape)
         return _Regions(role, self._division, self._edges, sizes[:count], self._behind)
@@ -328,11 +317,6 @@ class RowsPlace(Place):
         self._size, self._starts, self._fill = size, starts, fill
         self.shape = (total, *shape)
         self.edges = ((0, 0),) * len(self.shape)
-
-    @override
-    @property
-    def divided(self) -> Sequence[int]:
-        return [0]
 
     @override
     @property

@@ -257,7 +257,7 @@ def stored_arrays(
             maker, value = next(made)
             place, dtype = maker(), stored_type(leaf.dtype)
             itemsize = np.dtype(dtype).itemsize
-            default = default_sizes(place.largest, itemsize, place.divided)
+            default = default_sizes(place.largest, itemsize)
             chunk = _sizes(default, sizes, place.shape, len(own_axes(leaf)))
             place.check_chunks(chunk)
             of_rows = ""
@@ -300,7 +300,7 @@ def _add_ids(
         values[plan.owned_rows] = own
         leaf = Leaf("numpy", str(own.dtype))
         place = saved_place(agreement, "", leaf, values, plan)()
-        sizes = default_sizes(place.largest, own.dtype.itemsize, place.divided)
+        sizes = default_sizes(place.largest, own.dtype.itemsize)
         ids[id(plan)] = StoredArray(name, place, sizes, str(own.dtype), values, name)
     return ids[id(plan)].name
 
