@@ -1,8 +1,10 @@
 """Checkpoints and output as a user writes and reads them, on any number of ranks."""
 
+import importlib
 import json
 import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -586,3 +588,47 @@ def test_names_that_file_systems_do_not_have(folder):
     assert loaded == {**tree, "deep": {"c": 9}}
     names = [array.name for array in files.info(folder / "a").arrays]
     assert len({name.casefold() for name in names}) == len(tree) + 1
+
+
+def assert_goes_on(folder, state, plan, advance):
+    """What is saved after a half and loaded ends as what was not interrupted."""
+    half = advance(state, 0)
+    files.save(folder / "half", half, plan)
+    ends = [advance(state, 1) for state in (half, files.load(folder / "half", plan))]
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, *ends))
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports an example."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[3] / "examples")
+    return importlib.import_module
+
+
+def test_training_goes_on(folder, example):
+    training = example("training")
+    points = jax.random.uniform(jax.random.key(RANK), (training.POINTS, 2), minval=-1)
+    weights = training.first_weights(jax.random.key(0))
+
+    def advance(state, epoch):
+        key = jax.random.fold_in(state["key"], epoch)
+        both = state["weights"], state["velocity"]
+        labels = points[:, 0] > points[:, 1]
+        weights, velocity = training.train_epoch(both, key, points, labels)[0]
+        return {**state, "weights": weights, "velocity": velocity}
+
+    velocity = jax.tree.map(jnp.zeros_like, weights)
+    state = {"weights": weights, "velocity": velocity, "key": jax.random.key(3)}
+    assert_goes_on(folder, state, None, advance)
+
+
+def test_heat_goes_on(folder, example):
+    heat = example("heat_3d")
+    plan = halo.Plan(comm.Create_cart([1, SIZE, 1]), shape=[5, 3 * SIZE, 4])
+    solve = jax.jit(heat.make_solver(3, lambda x: heat.exchange_and_advance(plan, x)))
+    state = plan.scatter(heat.whole_block([5, 3 * SIZE, 4]))._asdict()
+
+    def advance(state, _):
+        return {**state, "temperature": solve(heat.Block(**state))}
+
+    assert_goes_on(folder, state, plan, advance)
