@@ -107,15 +107,6 @@ pub fn iexchange<A: Abi, M: Memory>(call: Call<A, M>) -> Result<()> {
     let call = call.in_blocks();
     let mut sent = transfers(&call, call.all_operands()?, "dests", "sendtags")?;
     let received = transfers(&call, call.all_results()?, "sources", "recvtags")?;
-    let is_anyones =
-        |transfer: &Received| transfer.peer.rank < 0 && !transfer.is_with_nobody::<A>();
-    let has_parts = call.checked.is_some() || call.communicator.is_in_pieces();
-    if has_parts && received.iter().any(is_anyones) {
-        return Err(Error::invalid(
-            "a nonblocking receive from MPI.ANY_SOURCE is not possible where a message has \
-             several parts, as with MPI4JAX_CHECK or MPI4JAX_STAGING_CHUNK: name the source",
-        ));
-    }
     // What users call it.
     let (name, function) = match (sent.len(), received.len()) {
         (1, 0) => ("isend", "MPI_Isend"),
@@ -159,6 +150,7 @@ fn add_arrival<'f, A: Abi, M: Memory>(
         return call.recv_buffer(array).map(drop);
     }
     let mut elements = Elements::of(call, array.count, datatype);
+    let before = messages.len();
     let mut label = None;
     if call.checked.is_some() {
         // Anything may be sent. MPICH ends if some bytes are a part of an element.
@@ -172,6 +164,13 @@ fn add_arrival<'f, A: Abi, M: Memory>(
     let block = Block::take(bytes);
     let (block, recv) = in_flight.add_recv(block, elements.count, elements.datatype);
     messages.extend(elements.incoming(call, *peer, recv)?);
+    if peer.rank < 0 && messages.len() > before + 1 {
+        return Err(Error::invalid(
+            "a nonblocking receive from MPI.ANY_SOURCE is not possible where a message has \
+             several parts, as with MPI4JAX_CHECK, or where it may be as long as a piece \
+             (MPI4JAX_STAGING_CHUNK): name the source",
+        ));
+    }
     in_flight.add_arrival(Arrival {
         pieces: Some(Pieces {
             requests: first..messages.len(),
