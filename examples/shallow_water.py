@@ -260,52 +260,23 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
     print(f"wrote {path}")
 
 
-class Files:
-    """Output and checkpoints of a run, if there are to be any.
-
-    Marks are counted over all runs: the part of the run up to each one is a checkpoint.
-    """
-
-    def __init__(self, folder: Path | None, grid: Grid, *, restarts: bool) -> None:
-        self.folder, self.grid = folder, grid
-        self.plan = {"mark": None, "state": (grid.plan, grid.plan_of_own, grid.plan_of_own)}
-        self.newest = files.latest(folder / "restart") if folder and restarts else None
-
-    def load(self, mark: int, state: tuple) -> tuple[int, tuple]:
-        """The newest checkpoint, if the run goes on from it, or else what is given."""
-        if self.newest is None:
-            return mark, state
-        loaded = files.load(self.newest, self.plan, like={"mark": mark, "state": state})
-        return loaded["mark"], loaded["state"]
-
-    @contextlib.contextmanager
-    def output(self, mark: int) -> Iterator[files.Output | None]:
-        if self.folder is None:
-            yield None
-            return
-        grid = self.grid
-        with files.Output(
-            self.folder / f"from_{mark:02}.zarr",
-            grid.plan,
-            dims=("y", "x"),
-            coords={
-                "x": (np.arange(grid.nx) + 0.5) * grid.dx,
-                "y": (np.arange(grid.ny) + 0.5) * grid.dy,
-            },
-            attrs={"title": "An unstable jet"},
-            overwrite=True,
-        ) as output:
-            yield output
-
-    def write(
-        self, output: files.Output | None, mark: int, state: tuple, time: float
-    ) -> None:
-        """Add a time to the output, and save a checkpoint."""
-        if output is not None and self.folder is not None:
-            output.append(dict(zip(("eta", "u", "v"), state[0], strict=True)), time)
-            path = self.folder / "restart" / f"{mark:02}"
-            tree = {"mark": mark, "state": state}
-            files.save(path, tree, self.plan, keep=2, overwrite=True, wait=False)
+def output_of(
+    grid: Grid, folder: Path | None, first: int
+) -> contextlib.AbstractContextManager[files.Output | None]:
+    """The output of this run, from its first mark on, if there is to be any."""
+    if folder is None:
+        return contextlib.nullcontext()
+    return files.Output(
+        folder / f"from_{first:02}.zarr",
+        grid.plan,
+        dims=("y", "x"),
+        coords={
+            "x": (np.arange(grid.nx) + 0.5) * grid.dx,
+            "y": (np.arange(grid.ny) + 0.5) * grid.dy,
+        },
+        attrs={"title": "An unstable jet"},
+        overwrite=True,
+    )
 
 
 @contextlib.contextmanager
@@ -365,17 +336,25 @@ def main() -> int:
     chunks = 1 if args.benchmark else 48
     marks = [steps * n // chunks for n in range(chunks + 1)]
     snapshot_chunks = [chunks * n // (SNAPSHOTS - 1) for n in range(1, SNAPSHOTS)]
-    written = Files(args.files, grid, restarts=args.restart)
-    first, state = written.load(0, state)
+    first = 0
+    plan = {"mark": None, "state": (grid.plan, grid.plan_of_own, grid.plan_of_own)}
+    if args.files and args.restart and (newest := files.latest(args.files / "restart")):
+        loaded = files.load(newest, plan, like={"mark": first, "state": state})
+        first, state = loaded["mark"], loaded["state"]
     snapshots = [(marks[first] * grid.dt / DAY, collect(grid, state[0]))]
     comm.Barrier()
-    with profiled(args.profile), written.output(first) as output:
+    with profiled(args.profile), output_of(grid, args.files, first) as output:
         start = time.perf_counter()
         count = chunks - first
         for n in range(count) if args.benchmark else progress(count, "solving"):
             n += first
             state = jax.block_until_ready(solve(state, marks[n], marks[n + 1]))
-            written.write(output, n + 1, state, marks[n + 1] * grid.dt)
+            if output:
+                fields = dict(zip(("eta", "u", "v"), state[0], strict=True))
+                output.append(fields, time=marks[n + 1] * grid.dt)
+                path = args.files / "restart" / f"{n + 1:02}"
+                tree = {"mark": n + 1, "state": state}
+                files.save(path, tree, plan, keep=2, overwrite=True, wait=False)
             if n + 1 in snapshot_chunks and not args.no_plot:
                 snapshots.append((marks[n + 1] * grid.dt / DAY, collect(grid, state[0])))
         comm.Barrier()
