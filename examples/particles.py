@@ -13,6 +13,9 @@ They begin in four vortices. The picture shows by colors in which process they b
 
 Every process also does all of it alone, without messages, to compare. The picture needs
 matplotlib; --no-plot does without.
+
+With --files FOLDER, checkpoints are written to FOLDER. With --restart, too, the run goes on
+from the newest one, for more steps or on another number of processes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -27,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
+from mpi4jax import files
 from mpi4jax.unstructured import migrate
 
 SPACING = 1.0  # of the particles at the beginning
@@ -118,6 +123,9 @@ class Box:
         )
         stayed = jnp.sum(state.mask & (destination == self.comm.rank))
         arrivals = state.arrivals + mask.sum() - stayed
+        # In this order, the forces have the same bits after a restart.
+        order = jnp.lexsort((particles.number, ~mask))
+        particles = jax.tree.map(lambda x: x[order], particles)
         state = State(particles, mask, arrivals, state.failures + deferred)
         ghosts, is_ghost, failures = self.ghosts(state)
         others = jnp.concatenate([particles.x, ghosts])
@@ -128,12 +136,8 @@ class Box:
             particles=particles._replace(x=x, v=v), failures=state.failures + failures
         )
 
-    def begin(self, particles: Particles) -> State:
-        """The particles of this process, of all."""
-        owner = np.asarray(self.owner(particles.x))
-        own = jax.tree.map(
-            lambda x: x[owner == self.comm.rank], particles._replace(origin=owner)
-        )
+    def begin(self, own: Particles) -> State:
+        """The particles of this process in its first slots."""
         count = len(own.x)
 
         def fill_up(x: np.ndarray) -> jax.Array:
@@ -141,20 +145,42 @@ class Box:
             return jnp.asarray(np.pad(x, padding))
 
         mask = jnp.arange(self.slots) < count
-        return State(jax.tree.map(fill_up, own), mask, jnp.asarray(0), jnp.asarray(0))
+        none = jnp.zeros((), int)
+        return State(jax.tree.map(fill_up, own), mask, none, none)
 
-    def run(self, particles: Particles, steps: int) -> tuple[list[Particles], State]:
-        """All particles at some times, in the order of their numbers, and the end."""
+    def run(
+        self,
+        particles: Particles,
+        steps: int,
+        folder: Path | None = None,
+        restart: bool = False,
+    ) -> tuple[list[tuple[int, Particles]], State]:
+        """All particles after some steps, in the order of their numbers, and the end."""
 
         @jax.jit
-        def advance(state: State) -> State:
-            return jax.lax.fori_loop(0, steps // (SNAPSHOTS - 1), self.step, state)
+        def advance(state: State, steps: int) -> State:
+            return jax.lax.fori_loop(0, steps, self.step, state)
 
-        state = self.begin(particles)
-        snapshots = [self.collect(state)]
-        for _ in range(SNAPSHOTS - 1):
-            state = advance(state)
-            snapshots.append(self.collect(state))
+        owner = np.asarray(self.owner(particles.x))
+        own = jax.tree.map(
+            lambda x: x[owner == self.comm.rank], particles._replace(origin=owner)
+        )
+        done, part = 0, -(-steps // (SNAPSHOTS - 1))
+        if folder and restart and (newest := files.latest(folder)):
+            # An even share of the rows, which migrate in the first step.
+            loaded = files.load(newest, {"step": None, "particles": files.Rows()})
+            done, own = loaded["step"], Particles(**loaded["particles"])
+        state = self.begin(own)
+        snapshots = [(done, self.collect(state))]
+        while done < steps:
+            count = min(part, steps - done)
+            done, state = done + count, advance(state, count)
+            snapshots.append((done, self.collect(state)))
+            if folder:
+                rows = files.Rows(int(state.mask.sum()))
+                tree = {"step": done, "particles": state.particles}
+                plan = {"step": None, "particles": rows}
+                files.save(folder / f"{done:06}", tree, plan, overwrite=True)
         return snapshots, state
 
     def collect(self, state: State) -> Particles:
@@ -196,7 +222,7 @@ def vortices(per_side: int) -> Particles:
     return Particles(x, v, numbers, np.zeros_like(numbers))
 
 
-def draw(box: Box, snapshots: list[Particles], path: str) -> None:
+def draw(box: Box, snapshots: list[tuple[int, Particles]], path: str) -> None:
     """The particles in the box at some times, with the parts of the processes."""
     import matplotlib
 
@@ -204,16 +230,15 @@ def draw(box: Box, snapshots: list[Particles], path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, SNAPSHOTS, figsize=(5.4, 2.05), layout="constrained")
-    titles = "beginning", *[""] * (SNAPSHOTS - 2), "end"
     area = (210 / box.length) ** 2 / SNAPSHOTS
-    for axis, title, particles in zip(axes, titles, snapshots, strict=True):
+    for axis, (step, particles) in zip(axes, snapshots, strict=False):
         colors = particles.origin % 10
         axis.scatter(*particles.x.T, s=area, c=colors, cmap="tab10", vmin=0, vmax=9, lw=0)
         for line in np.arange(1, box.dims[0]) * box.widths[0]:
             axis.axvline(line, color="black", linewidth=0.8)
         for line in np.arange(1, box.dims[1]) * box.widths[1]:
             axis.axhline(line, color="black", linewidth=0.8)
-        axis.set_title(title, fontsize=11)
+        axis.set_title(f"step {step}", fontsize=11)
         axis.set(aspect="equal", xticks=[], yticks=[])
         axis.set(xlim=(0, box.length), ylim=(0, box.length))
     figure.savefig(path, dpi=200)
@@ -226,6 +251,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=300, help="steps in time")
     parser.add_argument("--output", default="particles.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    parser.add_argument("--files", type=Path, metavar="FOLDER", help="write files there")
+    parser.add_argument("--restart", action="store_true", help="go on from a checkpoint")
     args = parser.parse_args()
     if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
         if rank == 0:
@@ -241,10 +268,10 @@ def main() -> int:
     length = SPACING * args.per_side
 
     box = Box(comm, length, len(particles.x))
-    snapshots, state = box.run(particles, args.steps)
+    snapshots, state = box.run(particles, args.steps, args.files, args.restart)
     alone, _ = Box(MPI.COMM_SELF, length, len(particles.x)).run(particles, args.steps)
 
-    end, expected = snapshots[-1], alone[-1]
+    end, expected = snapshots[-1][1], alone[-1][1]
     arrivals = comm.allreduce(int(state.arrivals))
     failures = comm.allreduce(int(state.failures))
     is_complete = np.array_equal(end.number, particles.number) and failures == 0

@@ -20,11 +20,15 @@ of its part are in other parts, too: one process owns such a node, the others ha
 
 Every process also assembles and solves it alone, by SciPy, to compare. The picture needs
 matplotlib; --no-plot does without.
+
+With --files FOLDER, the solution is written to FOLDER/solution, with rows in the order of
+the nodes and triangles of the whole mesh.
 """
 
 import argparse
 import importlib.util
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -35,7 +39,7 @@ from scipy import sparse, spatial
 from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
-from mpi4jax import linalg
+from mpi4jax import files, linalg
 from mpi4jax.unstructured import Plan
 
 TOLERANCE = 1e-10  # of the residual, relative to the load
@@ -215,6 +219,7 @@ def parse_arguments():
     parser.add_argument("--nodes", type=int, default=2000, help="of the mesh, about")
     parser.add_argument("--output", default="poisson_fem.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    parser.add_argument("--files", type=Path, metavar="FOLDER", help="write files there")
     args = parser.parse_args()
     if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
         if rank == 0:
@@ -235,6 +240,10 @@ def main():
     own_conductivity = part.triangles.scatter(conductivity)
     differentiated = jax.jit(jax.value_and_grad(part.compliance, has_aux=True))
     (compliance, (u, info)), gradient = differentiated(own_conductivity)
+    if args.files:
+        solution = {"points": part.mesh.points, "temperature": u, "gradient": gradient}
+        plan = {"points": part.nodes, "temperature": part.nodes, "gradient": part.triangles}
+        files.save(args.files / "solution", solution, plan, overwrite=True)
     together = part.nodes.gather(u), compliance, part.triangles.gather(gradient)
 
     alone = solve_alone(mesh, conductivity)

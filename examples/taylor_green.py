@@ -15,6 +15,9 @@ has no aliasing errors. Each process has a pencil of points, and another one of 
 The loss of energy is checked against the dissipation, and the enstrophy (the mean square of
 the vorticity) against the series that Taylor and Green (1937) computed by hand. The picture
 needs matplotlib; --no-plot does without.
+
+With --files FOLDER, checkpoints are written to FOLDER. With --restart, too, the run goes on
+from the newest one, to a later time or on another number of processes.
 """
 
 from __future__ import annotations
@@ -22,14 +25,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import fft
+from mpi4jax import fft, files
 from mpi4jax import notoken as mpi
 from mpi4jax.pencil import Layout
 
@@ -40,13 +44,6 @@ mpi4jax with the extra [examples]). --no-plot runs the program without the pictu
 
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
-
-
-class Record(NamedTuple):
-    """Means over the box at one time."""
-
-    energy: jax.Array
-    enstrophy: jax.Array
 
 
 class Flow:
@@ -95,10 +92,11 @@ class Flow:
         d = self.derivative(modes + dt * c)
         return modes + dt / 6 * (a + 2 * b + 2 * c + d)
 
-    def record(self, modes: jax.Array) -> Record:
+    def record(self, modes: jax.Array) -> jax.Array:
+        """The energy and the enstrophy: means over the box."""
         squares = self.weights * jnp.sum(jnp.abs(modes) ** 2, axis=0)
         sums = jnp.stack([0.5 * jnp.sum(squares), jnp.sum(self.k2 * squares)])
-        return Record(*mpi.allreduce(sums, op=MPI.SUM))
+        return mpi.allreduce(sums, op=MPI.SUM)
 
     def vorticity(self, modes: jax.Array) -> jax.Array | None:
         """The magnitude of the vorticity in a plane, on the first process."""
@@ -107,23 +105,32 @@ class Flow:
         return None if whole is None else whole[:, :, whole.shape[2] // 8]
 
 
-def run(flow: Flow, steps: int, dt: float) -> tuple[Record, list[jax.Array | None]]:
-    """Records of all times, and some snapshots."""
+def run(
+    flow: Flow, steps: int, dt: float, folder: Path | None, restart: bool
+) -> tuple[np.ndarray, list[tuple[float, jax.Array | None]]]:
+    """Records of all steps, and the vorticity in a plane at some times."""
 
-    @jax.jit
-    def advance(modes: jax.Array) -> tuple[jax.Array, Record]:
-        def step(modes: jax.Array, _: None) -> tuple[jax.Array, Record]:
+    @partial(jax.jit, static_argnums=1)
+    def advance(modes: jax.Array, steps: int) -> tuple[jax.Array, jax.Array]:
+        def step(modes: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
             return flow.step(modes, dt), flow.record(modes)
 
-        return jax.lax.scan(step, modes, length=steps // (SNAPSHOTS - 1))
+        return jax.lax.scan(step, modes, length=steps)
 
-    modes = flow.start()
-    snapshots, records = [flow.vorticity(modes)], []
-    for _ in range(SNAPSHOTS - 1):
-        modes, record = advance(modes)
-        snapshots.append(flow.vorticity(modes))
-        records.append(record)
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *records), snapshots
+    state = {"modes": flow.start(), "records": np.empty((0, 2))}
+    plan = {"modes": flow.plan.spectral, "records": None}
+    if folder and restart and (newest := files.latest(folder)):
+        state = files.load(newest, plan)
+    planes = [(dt * len(state["records"]), flow.vorticity(state["modes"]))]
+    part = -(-steps // (SNAPSHOTS - 1))
+    while (done := len(state["records"])) < steps:
+        count = min(part, steps - done)
+        modes, records = advance(state["modes"], count)
+        state = {"modes": modes, "records": np.concatenate([state["records"], records])}
+        planes.append((dt * (done + count), flow.vorticity(modes)))
+        if folder:
+            files.save(folder / f"{done + count:06}", state, plan, overwrite=True)
+    return state["records"], planes
 
 
 def series(time: np.ndarray, reynolds: float) -> np.ndarray:
@@ -134,7 +141,7 @@ def series(time: np.ndarray, reynolds: float) -> np.ndarray:
 
 
 def draw(
-    record: Record, time: np.ndarray, reynolds: float, planes: list, path: str
+    enstrophy: np.ndarray, time: np.ndarray, reynolds: float, planes: list, path: str
 ) -> None:
     """The enstrophy, and the vorticity in a plane at some times."""
     import matplotlib
@@ -151,16 +158,14 @@ def draw(
     )
     curve, *images = axes
     begins = time <= 2
-    enstrophy = record.enstrophy / record.enstrophy[0]
     curve.plot(time, enstrophy, label="computed")
     curve.plot(time[begins], series(time[begins], reynolds), "--", label="1937")
     curve.set_title("enstrophy", fontsize=11)
     curve.legend(frameon=False, fontsize=9)
     curve.set(xlabel="time", ylim=(0, None))
-    ends = np.linspace(0, time[-1], SNAPSHOTS)
-    for axis, plane, end in zip(images, planes, ends, strict=True):
+    for axis, (moment, plane) in zip(images, planes, strict=False):
         axis.imshow(plane.T, origin="lower", cmap="inferno", vmin=0)
-        axis.set_title(f"time {end:.0f}", fontsize=11)
+        axis.set_title(f"time {moment:.0f}", fontsize=11)
         axis.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=200)
     print(f"wrote {path}")
@@ -174,6 +179,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dt", type=float, default=0.05, help="step in time")
     parser.add_argument("--output", default="taylor_green.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    parser.add_argument("--files", type=Path, metavar="FOLDER", help="write files there")
+    parser.add_argument("--restart", action="store_true", help="go on from a checkpoint")
     args = parser.parse_args()
     if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
         if rank == 0:
@@ -187,14 +194,15 @@ def main() -> int:
     jax.config.update("jax_enable_x64", True)
     flow = Flow(args.modes, 1 / args.reynolds)
     steps = max(round(args.time / args.dt), SNAPSHOTS)
-    record, planes = run(flow, steps, args.dt)
+    records, planes = run(flow, steps, args.dt, args.files, args.restart)
 
-    time = args.dt * np.arange(len(record.energy))
-    means = (record.enstrophy[1:] + record.enstrophy[:-1]) / 2
+    energy, enstrophy = records.T
+    time = args.dt * np.arange(len(energy))
+    means = (enstrophy[1:] + enstrophy[:-1]) / 2
     dissipated = args.dt * np.sum(means) / args.reynolds
-    imbalance = abs(record.energy[0] - record.energy[-1] - dissipated) / record.energy[0]
+    imbalance = abs(energy[0] - energy[-1] - dissipated) / energy[0]
     early = np.searchsorted(time, 0.2)
-    enstrophy = record.enstrophy / record.enstrophy[0]
+    enstrophy = enstrophy / enstrophy[0]
     error = abs(enstrophy - series(time, args.reynolds))[early]
     if rank == 0:
         dims = " x ".join(map(str, flow.dims))
@@ -203,13 +211,13 @@ def main() -> int:
             f"{len(time)} steps in time"
         )
         print(f"largest enstrophy: {enstrophy.max():.3f} at {time[enstrophy.argmax()]:.2f}")
-        print(f"energy left: {record.energy[-1] / record.energy[0]:.4f}")
+        print(f"energy left: {energy[-1] / energy[0]:.4f}")
         print(f"energy lost without dissipation: {imbalance:.1e}")
         print(
             f"difference to the series at time {time[early]:.2f}: {error:.1e} (enstrophy)"
         )
         if not args.no_plot:
-            draw(record, time, args.reynolds, planes, args.output)
+            draw(enstrophy, time, args.reynolds, planes, args.output)
     return 0 if imbalance < 1e-3 and error < 1e-4 else 1
 
 

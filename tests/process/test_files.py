@@ -176,23 +176,69 @@ def test_a_full_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_restart_to_the_bit(root_of_examples, tmp_path):
+#: Examples with short runs, the checkpoint at their end, and how close the end is that is
+#: computed by another number of processes.
+RESTARTS = {
+    "particles": ("--per-side=8 --steps=160", "000160", 1e-9),
+    "shallow_water": ("--nx=24 --ny=12 --days=0.1", "restart/48", 1e-4),
+    "taylor_green": ("--modes=12 --time=2", "000040", 1e-12),
+}
+
+
+@pytest.mark.parametrize("name", RESTARTS)
+def test_restart_of_an_example(name, tmp_path):
     """The last part of a run, from a checkpoint, ends with the same bits."""
-    program = root_of_examples / "shallow_water.py"
-    sizes = "--nx=24", "--ny=12", "--days=0.1", "--no-plot", f"--files={tmp_path}"
-    last = tmp_path / "restart" / "48"
-    found = []
-    for more in ((), ("--restart",)):
-        done = processes.run(program, *sizes, *more, ranks=2)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found.append(_manifest.read(last)["files"])
-        shutil.rmtree(last)
-    assert found[0] == found[1]
+    options, last, tolerance = RESTARTS[name]
+    folder, whole = tmp_path / "files", tmp_path / "whole"
+    options = *options.split(), f"--files={folder}"
+    run_example(name, *options, ranks=2)
+    (folder / last).rename(whole)
+    run_example(name, *options, "--restart", ranks=2)
+    assert _manifest.read(folder / last)["files"] == _manifest.read(whole)["files"]
+    shutil.rmtree(folder / last)
+    run_example(name, *options, "--restart", ranks=3)
+    compare(whole, folder / last, tolerance)
 
 
-@pytest.fixture
-def root_of_examples():
-    return Path(__file__).parents[2] / "examples"
+def test_the_finite_elements_write_the_whole_solution(tmp_path):
+    for ranks in (2, 3):
+        run_example("poisson_fem", "--nodes=200", f"--files={tmp_path}", ranks=ranks)
+        (tmp_path / "solution").rename(tmp_path / str(ranks))
+    compare(tmp_path / "2", tmp_path / "3", 1e-10)
+
+
+def run_example(name, *options, ranks):
+    program = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    done = processes.run(program, *options, "--no-plot", ranks=ranks)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+COMPARE = """
+import sys
+import jax
+import numpy as np
+from mpi4jax import files
+
+def ordered(path):
+    tree = files.load(path)
+    if "particles" in tree:
+        # Their order is that of the processes.
+        order = np.argsort(tree["particles"]["number"])
+        tree["particles"] = jax.tree.map(lambda x: x[order], tree["particles"])
+    return tree
+
+def compare(a, b):
+    np.testing.assert_allclose(a, b, rtol=0, atol=float(sys.argv[3]) * np.abs(a).max())
+
+jax.config.update("jax_enable_x64", True)
+jax.tree.map(compare, *map(ordered, sys.argv[1:3]))
+"""
+
+
+def compare(*arguments):
+    """Fails unless two checkpoints have almost the same values."""
+    done = processes.run("-c", COMPARE, *arguments)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
