@@ -118,6 +118,21 @@ def taylor_green() -> None:
     picture_of("taylor_green", ranks=4)
 
 
+def vorticity() -> None:
+    """The block of docs/files.md that draws what an example has written."""
+    import pages
+
+    blocks = pages.blocks_of(ROOT / "docs" / "files.md")
+    (block,) = (block for block in blocks if "run-by" in block.words)
+    with tempfile.TemporaryDirectory() as folder:
+        run("examples/shallow_water.py", "--no-plot", "--files", f"{folder}/jet")
+        python = prepare(Environment()) / "bin" / "python"
+        call(python, "-c", f"import os; os.chdir({folder!r})\n{block.text}")
+        picture = Path(folder, "vorticity.png")
+        smaller(picture)
+        shutil.copy(picture, FOLDER)
+
+
 def training() -> None:
     draw("training", events_of("examples/training.py"), 10)
 
@@ -266,6 +281,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         particles,
         sources,
         taylor_green,
+        vorticity,
         training,
         sharded,
         pipeline,

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pages
 import processes
 import pytest
 from sample import seeds
@@ -205,6 +206,19 @@ def test_the_finite_elements_write_the_whole_solution(tmp_path):
         run_example("poisson_fem", "--nodes=200", f"--files={tmp_path}", ranks=ranks)
         (tmp_path / "solution").rename(tmp_path / str(ranks))
     compare(tmp_path / "2", tmp_path / "3", 1e-10)
+
+
+def test_the_picture_of_a_page(tmp_path):
+    """The block of docs/files.md that draws what an example has written."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("xarray")
+    options, _, _ = RESTARTS["shallow_water"]
+    run_example("shallow_water", *options.split(), f"--files={tmp_path}/jet", ranks=2)
+    blocks = pages.blocks_of(pages.ROOT / "docs" / "files.md")
+    (block,) = (block for block in blocks if "run-by" in block.words)
+    done = processes.run("-c", block.text, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "vorticity.png").read_bytes().startswith(b"\x89PNG")
 
 
 def run_example(name, *options, ranks):
