@@ -229,9 +229,11 @@ def draw(box: Box, snapshots: list[tuple[int, Particles]], path: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, SNAPSHOTS, figsize=(5.4, 2.05), layout="constrained")
+    count = len(snapshots)
+    size = 1.8 * count, 2.05
+    figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")
     area = (210 / box.length) ** 2 / SNAPSHOTS
-    for axis, (step, particles) in zip(axes, snapshots, strict=False):
+    for axis, (step, particles) in zip(axes.flat, snapshots, strict=True):
         colors = particles.origin % 10
         axis.scatter(*particles.x.T, s=area, c=colors, cmap="tab10", vmin=0, vmax=9, lw=0)
         for line in np.arange(1, box.dims[0]) * box.widths[0]:

@@ -151,9 +151,9 @@ def draw(
 
     figure, axes = plt.subplots(
         1,
-        1 + SNAPSHOTS,
-        figsize=(7.2, 2.0),
-        width_ratios=[1.25] + [1] * SNAPSHOTS,
+        1 + len(planes),
+        figsize=(1.8 * (1 + len(planes)), 2.0),
+        width_ratios=[1.25] + [1] * len(planes),
         layout="constrained",
     )
     curve, *images = axes
@@ -163,9 +163,9 @@ def draw(
     curve.set_title("enstrophy", fontsize=11)
     curve.legend(frameon=False, fontsize=9)
     curve.set(xlabel="time", ylim=(0, None))
-    for axis, (moment, plane) in zip(images, planes, strict=False):
+    for axis, (moment, plane) in zip(images, planes, strict=True):
         axis.imshow(plane.T, origin="lower", cmap="inferno", vmin=0)
-        axis.set_title(f"time {moment:.0f}", fontsize=11)
+        axis.set_title(f"time {moment:.3g}", fontsize=11)
         axis.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=200)
     print(f"wrote {path}")
