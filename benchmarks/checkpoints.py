@@ -40,8 +40,9 @@ def checkpoints(effort: Effort) -> Samples:
     samples: Samples = {}
     for place, parent in PLACES.items():
         with shared_folder(parent) as folder:
-            cases = cases_of(folder, sharding, 64 * effort.largest // ROW)
-            cases |= cases_of_output(folder)
+            cases = cases_of_output(folder)
+            if SIZE > 1:
+                cases |= cases_of(folder, sharding, 64 * effort.largest // ROW)
             seconds_by_case = take_turns(cases, effort, effort.loop_rounds)
             samples |= {f"{place}, {case}": s for case, s in seconds_by_case.items()}
     return samples

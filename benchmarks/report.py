@@ -453,6 +453,8 @@ def checkpoints(r: Results) -> list[Row]:
     for (name, ranks), place, direction in itertools.product(
         by_ranks(r, "checkpoints"), ("tmpfs", "disk"), ("save", "load")
     ):
+        if ranks == "1":
+            continue
         cases = [f"{place}, {direction}, {way}" for way in ways]
         ours, bare, one_process, ours_sharded, orbax = cases
         times = (over(r(name, OURS, case), 1000) for case in cases)

@@ -69,7 +69,7 @@ def test_a_failure_while_others_wait():
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["here", "in a thread"])
 def test_programs_after_one_that_failed(in_thread):
-    """JAX passes the token of the last program to the next one, also where that has failed."""
+    """JAX passes the token of the last program to the next one, even if that has failed."""
     comm = MPI.COMM_SELF.Dup()
     x = jax.device_put(np.arange(6, dtype=np.float32))
     fail = jax.jit(lambda x: mpi.allreduce(x, MPI.SUM, comm=comm) - 1)
