@@ -387,8 +387,8 @@ def read_file(path: str | os.PathLike[str], address: int, size: int) -> None:
 def swap_names(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Swap two names in one step. Gives whether the file system can do this."""
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Put the names of the files in a folder on the disk."""
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Put a file, or the names of the files in a folder, on the disk."""
 
 def verify_file(path: str | os.PathLike[str], size: int) -> None:
     """Compare the bytes of a file, which are `size`, with the checksum behind them.
@@ -397,9 +397,10 @@ def verify_file(path: str | os.PathLike[str], size: int) -> None:
     """
 
 def write_file(
-    path: str | os.PathLike[str], address: int, size: int, is_synced: bool
+    path: str | os.PathLike[str], address: int, size: int, will_be_synced: bool
 ) -> int:
     """Write the bytes at an address, and their checksum, into a file.
 
-    Returns the checksum. If `is_synced`, the file is on the disk then.
+    Returns the checksum. If the file `will_be_synced`, the system begins to put it on the
+    disk.
     """

@@ -32,8 +32,8 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Writes bytes and their checksum into a file, and returns the checksum. What is there already is
-/// replaced. If `is_synced`, the bytes are on the disk then.
-pub fn write(path: &Path, bytes: &[u8], is_synced: bool) -> io::Result<u32> {
+/// replaced. If the file `will_be_synced`, the system begins to put it on the disk.
+pub fn write(path: &Path, bytes: &[u8], will_be_synced: bool) -> io::Result<u32> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -45,10 +45,23 @@ pub fn write(path: &Path, bytes: &[u8], is_synced: bool) -> io::Result<u32> {
         file.write_all(block)?;
     }
     file.write_all(&checksum.to_le_bytes())?;
-    if is_synced {
-        file.sync_all()?;
+    if will_be_synced {
+        start_writeback(&file);
     }
     Ok(checksum)
+}
+
+/// Lets the system put a file on the disk while the program goes on. It may do so later, too.
+fn start_writeback(file: &File) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+
+        // SAFETY: the descriptor is open. Zero bytes from the first one on are all.
+        unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
 }
 
 /// Reads the bytes of a file, which are as many as there is room for, and compares their checksum with
@@ -100,8 +113,8 @@ fn compare(file: &mut File, checksum: u32) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Puts the names of the files in a folder on the disk.
-pub fn sync_folder(path: &Path) -> io::Result<()> {
+/// Puts a file, or the names of the files in a folder, on the disk.
+pub fn sync(path: &Path) -> io::Result<()> {
     match File::open(path)?.sync_all() {
         // Some file systems have nothing to do here, and say so.
         Err(error)
@@ -175,6 +188,7 @@ mod tests {
         for size in [0, 1, 7, BLOCK, 3 * BLOCK + 5] {
             let bytes: Vec<u8> = (0..size).map(|n| (n * n + n / 7) as u8).collect();
             let checksum = write(&path, &bytes, true).unwrap();
+            sync(&path).unwrap();
             assert_eq!(checksum, super::checksum(&bytes));
             let mut read_back = vec![1; size];
             read(&path, &mut read_back).unwrap();

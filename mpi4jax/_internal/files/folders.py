@@ -205,6 +205,7 @@ class Files:
     def __init__(self, folder: Path, *, is_synced: bool = True) -> None:
         self.folder, self._is_synced = folder, is_synced
         self.written: dict[str, tuple[int, int]] = {}
+        self._unsynced: list[Path] = []
         self._folders: set[Path] = {folder}
 
     def write_chunk(self, array: str, index: tuple[int, ...], values: Host) -> None:
@@ -220,9 +221,6 @@ class Files:
         path = self._path(name)
         with _named_errors(path), path.open("wb") as file:
             file.write(content)
-            file.flush()
-            if self._is_synced:
-                os.fsync(file.fileno())
         self.written[name] = len(content), _core.checksum(content)
 
     def _path(self, name: str) -> Path:
@@ -231,12 +229,15 @@ class Files:
             path.parent.mkdir(parents=True, exist_ok=True)
             parents = (self.folder / parent for parent in Path(name).parents)
             self._folders.update(parents)
+        if self._is_synced:
+            self._unsynced.append(path)
         return path
 
-    def sync_folders(self) -> None:
-        """Put the names of the files on the disk."""
-        for folder in self._folders:
-            _core.sync_folder(folder)
+    def sync(self) -> None:
+        """Put the files and their names on the disk."""
+        for path in (*self._unsynced, *self._folders):
+            _core.sync_path(path)
+        self._unsynced.clear()
 
     def remove(self) -> None:
         """Remove what this process has written, which may make room for its report."""
@@ -322,9 +323,9 @@ def publish(files: Files, lease: Lease, path: Path, content: dict[str, Json]) ->
     """Write the manifest of a checkpoint, and give its folder the final name."""
     shutil.rmtree(files.folder / _REPORTS)
     files.write_bytes(MANIFEST, _manifest.encode(content))
-    files.sync_folders()
+    files.sync()
     lease.publish(path)
-    _core.sync_folder(path.parent)
+    _core.sync_path(path.parent)
 
 
 def remove(path: Path) -> None:

@@ -435,7 +435,7 @@ class Saving:
         """Report the files that this process has written, or the reason of its failure."""
         try:
             if self._failure is None:
-                self._files.sync_folders()
+                self._files.sync()
                 content = {"number": 0, "files": self._files.written}
                 report(self._files.folder, self._agreement.rank, content)
         except Exception as error:

@@ -49,9 +49,9 @@ pub fn write_file(
     path: PathBuf,
     address: usize,
     size: usize,
-    is_synced: bool,
+    will_be_synced: bool,
 ) -> PyResult<u32> {
-    py.detach(|| files::write(&path, read_only(address, size), is_synced))
+    py.detach(|| files::write(&path, read_only(address, size), will_be_synced))
         .map_err(|error| of_system(&error, &path))
 }
 
@@ -74,10 +74,10 @@ pub fn verify_file(py: Python<'_>, path: PathBuf, size: u64) -> PyResult<()> {
         .map_err(|damage| of_damage(damage, &path))
 }
 
-/// Puts the names of the files in a folder on the disk.
+/// Puts a file, or the names of the files in a folder, on the disk.
 #[pyfunction]
-pub fn sync_folder(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    py.detach(|| files::sync_folder(&path))
+pub fn sync_path(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    py.detach(|| files::sync(&path))
         .map_err(|error| of_system(&error, &path))
 }
 

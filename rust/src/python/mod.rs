@@ -77,7 +77,7 @@ mod _core {
 
     #[pymodule_export]
     use super::files::{
-        checksum, checksum_at, read_file, swap_names, sync_folder, verify_file, write_file,
+        checksum, checksum_at, read_file, swap_names, sync_path, verify_file, write_file,
     };
 
     #[pymodule_init]
