@@ -96,8 +96,8 @@ alone() {
     names+=("$1")
     part "$@"
 }
-# These run if they are wanted.
-on_gpu() { # PART...
+# Runs a part that needs a GPU.
+on_gpu() { # alone|beside|own NAME...
     if [[ ! $2 =~ $parts ]]; then
         return
     elif [ "$platform" = cpu ]; then

@@ -1,4 +1,4 @@
-"""Every operation once, on arrays on the GPU: a short program to run under a sanitizer.
+"""Every operation in both forms, on arrays on the GPU: a short program for a sanitizer.
 
     mpiexec -n 1 compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
 
@@ -23,12 +23,15 @@ from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
 from mpi4jax._testing.cases import OPERATIONS, Case
+from mpi4jax._testing.modes import eager, nonblocking
 
 SIZES = (1, 1000, 5_000_000)
 #: The one of calls without `comm` sends long arrays in pieces.
 COMMUNICATORS = {"default": None, "COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
 #: The operations that need another call at the same time.
-HALVES = {"send", "recv"}
+HALVES = {"send", "recv", "isend", "irecv"}
+#: The functions that make no calls of their own.
+OTHERS = {"wait", "overlap", "ordering_barrier"}
 
 
 def array(rank: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -38,16 +41,15 @@ def array(rank: int, shape: tuple[int, ...]) -> np.ndarray:
 def call_all(cases: list[Case], size: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The actual and the expected results of cases, in one program."""
     xs = {case.name: case.arrays(array, (size,)) for case in cases}
-
-    @jax.jit
-    def program(operands):
-        return {case.name: case.call(operands[case.name]) for case in cases}
-
-    results = program({name: jnp.asarray(x) for name, (x,) in xs.items()})
-    return {
-        case.name: (np.asarray(results[case.name]), case.result(xs[case.name]))
-        for case in cases
-    }
+    operands = {name: jnp.asarray(x) for name, (x,) in xs.items()}
+    pairs = {}
+    for form in (eager, nonblocking):
+        program = jax.jit(lambda x, f=form: {c.name: f(c.call)(x[c.name]) for c in cases})
+        results = program(operands)
+        for case in cases:
+            pair = np.asarray(results[case.name]), case.result(xs[case.name])
+            pairs[f"{case.name}, {form.__name__}"] = pair
+    return pairs
 
 
 def call_halves(comm: MPI.Intracomm, size: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -79,6 +81,7 @@ def main() -> None:
         sys.exit("expected one rank")
     whole = [case for case in OPERATIONS.values() if case.least_size == 1]
     called = {name for case in whole for name in case.operations}
+    called |= {f"i{name}" for name in called} | OTHERS
     missing = set(mpi.__all__) - called
     assert missing == HALVES, f"{sorted(missing)} have no call, expected {sorted(HALVES)}"
     for name, comm in COMMUNICATORS.items():
