@@ -1,13 +1,13 @@
 //! Huge pages for large arrays in host memory.
 //!
 //! NumPy requests huge pages for its large arrays, XLA does not. With pages of 4 KiB, each new page is a
-//! trap into the kernel at the first write, and later the processor looks up pages more often than it
-//! moves bytes: an operation on 16 MiB takes up to a quarter longer.
+//! trap into the kernel at the first write, and later the processor has more pages to look up: an operation
+//! on 16 MiB takes up to a quarter longer.
 //!
-//! - What a call is the first to write, as its result, is mapped in huge pages from the start
+//! - Memory that a call is the first to write, such as its result, gets huge pages from the start
 //!   (`MADV_HUGEPAGE`).
-//! - What XLA has written, as the state of a loop, is moved into huge pages (`MADV_COLLAPSE`, Linux 6.1).
-//!   That takes twice as long as to copy it, so it is done to memory that is seen again and again.
+//! - Memory that XLA has written, such as the state of a loop, is moved into huge pages (`MADV_COLLAPSE`,
+//!   Linux 6.1). Moving takes twice as long as copying, so only memory that calls use repeatedly is moved.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -67,7 +67,7 @@ fn see_large(address: *mut c_void, bytes: usize) {
     }
 }
 
-/// Arrays that were seen, by the huge pages in them. The oldest gives its place to a new one.
+/// Arrays that calls have used, by the huge pages in them. A new one replaces the oldest.
 struct Seen {
     arrays: [(Range<usize>, u32); 64],
     oldest: usize,
@@ -83,9 +83,9 @@ impl Seen {
         }
     }
 
-    /// Counts how often an array was seen, and says whether to move it now: at the fourth time, which is the
-    /// second call that works in place, and at each 64th after that, as the allocator may have got new
-    /// pages in between. To ask for what is in huge pages already takes a microsecond.
+    /// Counts the uses of an array, and says whether to move it now: at the fourth use, which is the second
+    /// call that works in place, and at each 64th use after that, as the allocator may have got new pages
+    /// in between. A request for memory that has huge pages already takes a microsecond.
     fn is_worth_moving(&mut self, pages: &Range<usize>) -> bool {
         if let Some((_, times)) = self.arrays.iter_mut().find(|(seen, _)| seen == pages) {
             *times = times.wrapping_add(1);
@@ -125,8 +125,8 @@ fn ask(pages: &Range<usize>, advice: c_int) {
     }
 }
 
-/// Whether all pages of an edge have memory. To move others gives them some, which the array's neighbor
-/// may never write.
+/// Whether all pages of an edge have memory. Moving gives memory to those that have none, which the array's
+/// neighbor may never write.
 #[cfg(target_os = "linux")]
 fn is_in_memory(pages: &Range<usize>) -> bool {
     const PAGES: usize = HUGE_PAGE / 4096; // or less, and larger ones

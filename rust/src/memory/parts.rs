@@ -16,9 +16,9 @@ struct ArrayPart {
 }
 
 impl ArrayPart {
-    /// A part of an array, which is checked to be in there. A loop is three numbers: how often, and by
-    /// how many elements from one to the next, of the source and of the result. `step` is the place of
-    /// the one that counts. The rows of a list are any of an array.
+    /// The part of an array that loops visit, checked to lie in it. A loop is three numbers: its count,
+    /// and its strides in the source and in the result, in elements. `step` is the index of the stride
+    /// in this array. Listed rows may be any of its rows.
     #[inline(always)]
     fn new(
         array: &Buffer,
@@ -65,11 +65,11 @@ impl ArrayPart {
     }
 }
 
-/// Number of listed rows that are checked at once. To check each when it is copied would take a third longer.
+/// Number of listed rows that are checked at once. Checking each as it is copied would take a third longer.
 const CHECKED: usize = 64;
 
-/// The rows of an array that a loop goes to, instead of one after the other. There is nothing in rows
-/// beyond the last one: what would be read there is zero, and what would be written is dropped.
+/// Indices of rows that a loop follows, in place of consecutive rows. The array has no row of an index
+/// beyond its last one: what would be read there is zero, and what would be written is dropped.
 #[derive(Clone, Copy)]
 pub struct RowList<'a> {
     pub rows: &'a [i32],
@@ -84,7 +84,7 @@ impl RowList<'_> {
         (0..self.limit).contains(&row).then_some(row)
     }
 
-    /// Calls a function with each index and its row, if that is there.
+    /// Calls a function with each position in the list and its row, if the array has that row.
     #[inline(always)]
     fn for_each(&self, mut make: impl FnMut(i64, Option<i64>)) {
         let limit = i32::try_from(self.limit).unwrap_or(i32::MAX);
@@ -116,7 +116,7 @@ pub struct RowLoop<'a> {
 }
 
 impl RowLoop<'_> {
-    /// Calls a function with the rows of each index in source and result, if they are there.
+    /// Calls a function with the rows of source and result at each position, if the arrays have them.
     #[inline(always)]
     fn for_each(&self, size: i64, mut make: impl FnMut([Option<i64>; 2])) {
         // Compilers would ask in each round which lists there are.
@@ -138,7 +138,7 @@ pub struct PartCopy<'a> {
 }
 
 impl<'a> PartCopy<'a> {
-    /// A copy of a part of one array to a part of another one, which begin at these elements.
+    /// A copy between parts of two arrays, which begin at these elements.
     #[inline(always)]
     pub fn new(
         source: (&Buffer, i64),
@@ -191,9 +191,9 @@ impl<'a> PartCopy<'a> {
         }
     }
 
-    /// Makes independent copies: none reads or writes what another one writes. Two with the same loops
-    /// over rows on different pages are made together, as at both edges of a field: each row begins on
-    /// the page, and in the cache line, where the one before it ends.
+    /// Makes independent copies: none reads or writes what another one writes. Two copies with the same
+    /// loops, whose rows are on different pages, are made together, such as those of both edges of a
+    /// field: there, a row begins on the page and in the cache line in which the row before it ends.
     pub fn make_all(copies: &[Self]) {
         let mut rest = copies;
         while let [copy, later @ ..] = rest {
@@ -210,7 +210,7 @@ impl<'a> PartCopy<'a> {
         }
     }
 
-    /// Whether another copy has the same loops, of which one goes from page to page.
+    /// Whether another copy has the same loops, one of which has strides of pages.
     fn goes_along_with(&self, other: &Self) -> bool {
         let bytes = self.from.bytes_of_element;
         let is_far = |numbers: &[i64]| is_far(numbers[1].max(numbers[2]), bytes);
@@ -220,7 +220,7 @@ impl<'a> PartCopy<'a> {
             && self.loops.chunks_exact(3).any(is_far)
     }
 
-    /// Makes copies that are alike.
+    /// Makes copies with the same loops.
     fn make_together<const N: usize>(copies: [&Self; N]) {
         let (bytes, loops) = (copies[0].from.bytes_of_element, copies[0].loops);
         let ends = copies.map(|copy| (copy.from.address.cast_const(), copy.to.address));
@@ -251,7 +251,7 @@ impl<'a> PartReturn<'a> {
         PartCopy::new((source.0, source.1), result, loops, row_loop).map(Self)
     }
 
-    /// Adds what is where the copy would write to what is where it would read, and leaves zeros.
+    /// Adds the elements of the copy's result to those of its source, and sets the former to zero.
     pub fn make(&self) -> Result<()> {
         let copy = &self.0;
         let (from, to, loops) = (copy.from.address, copy.to.address, copy.loops);
@@ -278,7 +278,7 @@ impl<'a> PartReturn<'a> {
     }
 }
 
-/// Loops over the real numbers in complex ones, which are two, one behind the other.
+/// The loops over complex numbers, with an inner loop over the two real numbers of each.
 fn twice(loops: &[i64]) -> Vec<i64> {
     let steps = |numbers: &[i64]| [numbers[0], 2 * numbers[1], 2 * numbers[2]];
     let loops = loops.chunks_exact(3).flat_map(steps);
@@ -302,10 +302,10 @@ const fn is_far(elements: i64, bytes_of_element: usize) -> bool {
     elements.saturating_mul(bytes_of_element as i64) >= 4096
 }
 
-/// Copies elements, by loops one in the other.
+/// Copies elements by nested loops.
 ///
 /// # Safety
-/// All of them are there, on both sides.
+/// The arrays have all elements that the loops visit, on both sides.
 unsafe fn copy_elements<T: Copy, const N: usize>(copies: [FromTo<T>; N], loops: &[i64]) {
     // SAFETY: the caller's promise. Both sides may be parts of one array.
     unsafe {
@@ -330,14 +330,13 @@ unsafe fn copy_elements<T: Copy, const N: usize>(copies: [FromTo<T>; N], loops: 
     }
 }
 
-/// Copies rows of a few elements, with these steps from each to the next in source and result.
+/// Copies rows of a few elements, with these strides between rows in source and result.
 ///
-/// Where the rows of one side are on different pages, those are fetched ahead. To ask for the rows of the
-/// first copy is enough: the other edge of a field is beside them, and to ask for both would have the
-/// processor look up each page twice.
+/// Where the rows of one side are on different pages, they are prefetched, but for the first copy only:
+/// the other edge of a field is beside them, and with both, the processor would look up each page twice.
 ///
 /// # Safety
-/// All of them are there, on both sides.
+/// The arrays have all elements that the loops visit, on both sides.
 unsafe fn copy_rows<T: Copy, const N: usize>(
     copies: [FromTo<T>; N],
     size: i64,
@@ -364,7 +363,7 @@ unsafe fn copy_rows<T: Copy, const N: usize>(
 }
 
 /// # Safety
-/// All of the elements are there, on both sides.
+/// The arrays have all elements of the rows, on both sides.
 #[inline(always)]
 unsafe fn copy_each_row<T: Copy, const N: usize>(
     copies: [FromTo<T>; N],
@@ -387,7 +386,7 @@ unsafe fn copy_each_row<T: Copy, const N: usize>(
     }
 }
 
-/// Moves the places of a copy on by `index` steps.
+/// Advances the addresses of a copy by `index` strides.
 #[inline(always)]
 fn at<T>(index: i64, [source, result]: [i64; 2]) -> impl Fn(FromTo<T>) -> FromTo<T> {
     let (source, result) = (index.wrapping_mul(source), index.wrapping_mul(result));
@@ -417,11 +416,10 @@ fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// Copies the rows that a loop goes to, by loops one in the other, of which the first `outer` are outside
-/// of it.
+/// Copies listed rows by nested loops, of which the first `outer` are outside the loop over the rows.
 ///
 /// # Safety
-/// All elements of rows below the limits are there, on both sides.
+/// The arrays have all elements of rows below the limits, on both sides.
 unsafe fn copy_listed_rows<T: Copy + Default>(
     copy: FromTo<T>,
     loops: &[i64],
@@ -470,7 +468,7 @@ fn from_one_place(loops: &[i64]) -> Vec<i64> {
     loops.chunks_exact(3).flat_map(steps).collect()
 }
 
-/// Calls a function with the places of each row: where it is read, if it is in the array, and where it
+/// Calls a function with the addresses of each row: where it is read, if the array has it, and where it
 /// is written.
 #[inline(always)]
 fn copy_each_listed<T>(
@@ -488,10 +486,10 @@ fn copy_each_listed<T>(
     });
 }
 
-/// Adds elements to others and leaves zeros, by loops of which one may go over listed rows.
+/// Adds elements to others and sets the former to zero, by nested loops, one of which may follow a list.
 ///
 /// # Safety
-/// All elements of rows below the limits are there, on both sides.
+/// The arrays have all elements of rows below the limits, on both sides.
 unsafe fn add_back_part<T>(part: (*mut T, *mut T), loops: &[i64], row_loop: Option<&RowLoop>)
 where
     T: Copy + Default + Add<Output = T>,
@@ -506,7 +504,7 @@ where
 }
 
 /// # Safety
-/// All elements of rows below the limits are there, on both sides.
+/// The arrays have all elements of rows below the limits, on both sides.
 unsafe fn add_back_listed_rows<T>(
     (from, to): (*mut T, *mut T),
     loops: &[i64],
@@ -544,10 +542,10 @@ unsafe fn add_back_listed_rows<T>(
     });
 }
 
-/// Adds elements to others and leaves zeros, by loops one in the other.
+/// Adds elements to others and sets the former to zero, by nested loops.
 ///
 /// # Safety
-/// All of them are there, on both sides.
+/// The arrays have all elements that the loops visit, on both sides.
 unsafe fn add_back_elements<T>(from: *mut T, to: *mut T, loops: &[i64])
 where
     T: Copy + Default + Add<Output = T>,
