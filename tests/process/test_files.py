@@ -251,7 +251,7 @@ jax.tree.map(compare, *map(ordered, sys.argv[1:3]))
 
 def compare(*arguments):
     """Fails unless two checkpoints have almost the same values."""
-    done = processes.run("-c", COMPARE, *arguments)
+    done = processes.run("-P", "-c", COMPARE, *arguments)
     assert done.returncode == 0, done.stderr
 
 
