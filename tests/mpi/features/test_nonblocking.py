@@ -1176,14 +1176,8 @@ def test_debug_lines(log_of, transform):
 
 
 @pytest.fixture
-def checked():
-    _core.set_check(True)
-    _core.set_raise_on_error(True)
+def checked(compare_calls):
     _core.set_eager_line("its line")
-    yield
-    jax.effects_barrier()
-    _core.set_check(False)
-    _core.set_raise_on_error(False)
 
 
 @every_form
