@@ -91,6 +91,12 @@ def blocks_of(path: Path) -> list[Block]:
     return blocks
 
 
+def block_run_by_test(page: str) -> Block:
+    """The one block of a page that a test runs by itself."""
+    (block,) = (b for b in blocks_of(ROOT / "docs" / page) if "run-by" in b.words)
+    return block
+
+
 def programs(own_process: bool) -> list[Program]:
     """Those that run in a process of their own, or the others."""
     result = []

@@ -122,8 +122,7 @@ def vorticity() -> None:
     """The block of docs/files.md that draws what an example has written."""
     import pages
 
-    blocks = pages.blocks_of(ROOT / "docs" / "files.md")
-    (block,) = (block for block in blocks if "run-by" in block.words)
+    block = pages.block_run_by_test("files.md")
     with tempfile.TemporaryDirectory() as folder:
         run("examples/shallow_water.py", "--no-plot", "--files", f"{folder}/jet")
         python = prepare(Environment()) / "bin" / "python"

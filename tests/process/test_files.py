@@ -214,8 +214,7 @@ def test_the_picture_of_a_page(tmp_path):
     pytest.importorskip("xarray")
     options, _, _ = RESTARTS["shallow_water"]
     run_example("shallow_water", *options.split(), f"--files={tmp_path}/jet", ranks=2)
-    blocks = pages.blocks_of(pages.ROOT / "docs" / "files.md")
-    (block,) = (block for block in blocks if "run-by" in block.words)
+    block = pages.block_run_by_test("files.md")
     done = processes.run("-c", block.text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "vorticity.png").read_bytes().startswith(b"\x89PNG")
