@@ -622,7 +622,7 @@ def forget_runtime_tokens() -> None:
 
 
 def forget_failed_tokens() -> None:
-    """Forget this thread's tokens, once they are there, if a program failed to make one."""
+    """Wait for this thread's tokens, and forget them if one has the error of a program."""
     tokens = optional("jax._src.dispatch:runtime_tokens")
     try:
         for token in () if tokens is None else tuple(tokens.current_tokens.values()):

@@ -21,7 +21,7 @@ from mpi4jax import notoken as mpi
 from mpi4jax._internal.environment import settings
 from mpi4jax.experimental import auto_tokenize
 
-#: The foreign operations are.
+#: The foreign operations have rules for CPUs only.
 pytestmark = pytest.mark.on_cpus
 
 COMM = MPI.COMM_WORLD

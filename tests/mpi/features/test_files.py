@@ -591,7 +591,7 @@ def test_names_that_file_systems_do_not_have(folder):
 
 
 def assert_goes_on(folder, state, plan, advance):
-    """What is saved after a half and loaded ends as what was not interrupted."""
+    """A state that is saved and loaded halfway reaches the end of one that is not."""
     half = advance(state, 0)
     files.save(folder / "half", half, plan)
     ends = [advance(state, 1) for state in (half, files.load(folder / "half", plan))]
@@ -600,7 +600,7 @@ def assert_goes_on(folder, state, plan, advance):
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports an example."""
+    """A function that imports an example by its name."""
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[3] / "examples")
     return importlib.import_module
 
