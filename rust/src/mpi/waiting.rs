@@ -76,9 +76,9 @@ const SHORT_WAIT: Duration = Duration::from_millis(3);
 /// Time for which no wait sleeps. It is longer than the sleep of one rank and the turns of all ranks on a
 /// core after that sleep: if other ranks slept meanwhile, all would sleep in turns from then on.
 const AWAKE_TIME: Duration = Duration::from_micros(300);
-/// The longest poll that finds nothing to do. After a longer poll, MPI has made progress, and the wait
-/// begins anew.
-const IDLE_POLL: Duration = Duration::from_micros(2);
+/// The longest poll that finds nothing to do: after a poll or a yield, and after a sleep, which leaves cold
+/// caches. After a longer poll, MPI has made progress, and the wait begins anew.
+const IDLE_POLLS: (Duration, Duration) = (Duration::from_micros(2), Duration::from_micros(20));
 /// Divisors of the time waited so far that give the sleep: in a short wait, and in a long one.
 const SLEEP_DIVISORS: (u32, u32) = (4, 256);
 /// The longest sleep in a short wait, and in a long one.
@@ -104,6 +104,16 @@ struct Polls {
     since: Instant,
     /// The begin of the last poll.
     last: Instant,
+    /// Whether the last poll came after a sleep.
+    was_asleep: bool,
+}
+
+impl Polls {
+    /// Whether MPI made progress in the last poll, which has just ended.
+    fn made_progress(&self, now: Instant) -> bool {
+        let (warm, cold) = IDLE_POLLS;
+        now - self.last > if self.was_asleep { cold } else { warm }
+    }
 }
 
 thread_local! {
@@ -172,8 +182,9 @@ extern "C" fn yield_or_sleep() -> c_int {
         begin: now,
         since: now,
         last: now,
+        was_asleep: false,
     });
-    if now - polls.last > IDLE_POLL {
+    if polls.made_progress(now) {
         polls.since = now;
     }
     let waited = now - polls.since;
@@ -182,7 +193,9 @@ extern "C" fn yield_or_sleep() -> c_int {
         wait.is_long = true;
     }
     let is_short = LONG_WAITS.load(Ordering::Relaxed) <= 1 && WAS_SHORT.load(Ordering::Relaxed);
-    polls.last = match wait.policy.pause_after(waited, is_short) {
+    let pause = wait.policy.pause_after(waited, is_short);
+    polls.was_asleep = matches!(pause, Pause::Sleep(_));
+    polls.last = match pause {
         Pause::None => {
             std::hint::spin_loop();
             now
@@ -300,6 +313,22 @@ mod tests {
         assert_eq!(first_pause(true), Pause::None);
     }
 
+    #[test]
+    fn a_poll_after_a_sleep_may_take_longer() {
+        let begin = Instant::now();
+        let made_progress = |was_asleep, micros| {
+            let polls = Polls {
+                begin,
+                since: begin,
+                last: begin,
+                was_asleep,
+            };
+            polls.made_progress(begin + Duration::from_micros(micros))
+        };
+        assert!(!made_progress(false, 2) && made_progress(false, 3));
+        assert!(!made_progress(true, 20) && made_progress(true, 21));
+    }
+
     /// The number of times that this thread has slept. Yields do not count.
     #[cfg(target_os = "linux")]
     fn sleeps() -> i64 {
@@ -324,6 +353,7 @@ mod tests {
                     begin: since,
                     since,
                     last,
+                    was_asleep: false,
                 });
                 WAIT.set(Some(wait));
             }
