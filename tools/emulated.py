@@ -45,7 +45,7 @@ from environments import (
     mpi_environ,
 )
 from release import AARCH64, build_from, toolbox
-from runs import TESTS, under
+from runs import QUICK_COMPILATION, TESTS, under
 from sanitizers import CARGO_TEST, QUICK_BUILD
 
 HERE = FOLDER / "aarch64"
@@ -64,9 +64,6 @@ LACKS = {
     "OMPI_MCA_smsc": "^cma",
     "PMIX_MCA_gds": "hash",
 }
-
-#: XLA's compiler takes most of the time.
-QUICK_COMPILATION = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 #: Seconds for a run, and for a test: only what hangs takes longer, on a busy machine too.
 TIMEOUT, LIMIT = 2700, "1800"

@@ -74,6 +74,9 @@ CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 
+#: Machine code that is not optimized: half of the time of tests on CPUs is compilation.
+QUICK_COMPILATION = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
 #: Other settings of XLA's client for CUDA and of the operations.
 RUNTIME_SETTINGS = (
     (("XLA_PYTHON_CLIENT_ALLOCATOR", "default"),),
@@ -139,6 +142,8 @@ class Run(NamedTuple):
         # The cache of jaxlib 0.6.0 is broken; mpi4jax would warn of it, and turn it off.
         if self.folder in ("mpi", "runtime") and self.environment.jax != "0.6":
             environ |= CACHE
+        if self.folder in ("mpi", "distributed") and not self.environment.cuda:
+            environ |= QUICK_COMPILATION
         if self.folder == "device":
             driver = stand_ins.driver(environ.get("STAND_IN", stand_ins.CUDA))
             environ["LD_LIBRARY_PATH"] = str(driver)
