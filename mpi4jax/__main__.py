@@ -42,6 +42,13 @@ def moment(text: str) -> float:
     return seconds
 
 
+def count(text: str) -> int:
+    """A number of ranks."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is given, expected a number of ranks")
+    return int(text)
+
+
 class Period(argparse.Action):
     """A period: two moments in increasing order."""
 
@@ -92,6 +99,43 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, purpose: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=purpose, description=purpose)
 
+    run = add("run", "start a program on a number of ranks, each at its place on the node")
+    run.add_argument("-n", type=count, metavar="N", help="the number of ranks to start")
+    run.add_argument("-m", nargs=argparse.REMAINDER, help="a module to run as a program")
+    run.add_argument("-c", nargs=argparse.REMAINDER, help="a program as text")
+    run.add_argument(
+        "--dry-run", action="store_true", help="print the whole command, and start nothing"
+    )
+    run.add_argument("-q", "--quiet", action="store_true", help="do not say what is done")
+    run.add_argument(
+        "--options", default="", help="more options for the launcher, as one word"
+    )
+    run.add_argument(
+        "--as-is",
+        action="store_true",
+        help="leave cores, threads, GPUs and huge pages as they are",
+    )
+    run.add_argument(
+        "--tag-output", action="store_true", help="put the rank in front of each line"
+    )
+    run.add_argument("--log", type=Path, help="the folder for a file of each rank's output")
+    run.add_argument("--timeline", type=Path, help="the folder for a timeline")
+    run.add_argument(
+        "--profile", action="store_true", help="print what each line cost at the end"
+    )
+    run.add_argument("--check", action="store_true", help="compare the calls of all ranks")
+    run.add_argument(
+        "--on-hang", choices=("abort", "report"), help="end a deadlock, or report it only"
+    )
+    run.add_argument(
+        "--timeout",
+        type=limit,
+        metavar="SECONDS",
+        help="end all ranks if a call takes longer",
+    )
+    run.add_argument(
+        "program", nargs=argparse.REMAINDER, help="the program, and its arguments"
+    )
     doctor = add("doctor", "say what is installed, and what is wrong with it")
     bench = add("bench", "measure what calls cost beside mpi4py's")
     for command in (doctor, bench):
@@ -135,13 +179,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    if options.command == "run":
+        # An error of the program is its own.
+        code: int = importlib.import_module("mpi4jax._commands.run").run(options)
+        return code
     try:
         if options.command in ("bench", "selftest"):
             # These commands import mpi4py. The context of a GPU has to exist before that.
             importlib.import_module("mpi4jax._internal")
         # Imported on demand, as a command should not need the modules of others.
         command = importlib.import_module(f"mpi4jax._commands.{options.command}")
-        code: int = command.run(options)
+        code = command.run(options)
     except Exception:
         traceback.print_exc()
         _end_the_others()

@@ -57,7 +57,7 @@ GRID = under(
     "halo::test_some_fields_are_linear",
 )
 #: Tests of the start and end of processes, and of MPI's memory, which depend on the MPI.
-LAUNCH = under("process", "commands", "errors", "exit", "soak", "watchdog")
+LAUNCH = under("process", "commands", "errors", "exit", "run", "soak", "watchdog")
 #: Tests that also run in XLA's client for CUDA, as their kernels call no other library.
 ON_KERNELS = under(
     "mpi", *"tokens halo nonblocking exchange status inputs operations".split()

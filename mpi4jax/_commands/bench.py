@@ -28,7 +28,7 @@ TABLES = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if why := facts.why_alone(MPI):
+    if why := _launcher.why_alone(MPI):
         return _launcher.refuse(why)
     is_first = MPI.COMM_WORLD.Get_rank() == 0
     is_text = is_first and not arguments.json
@@ -56,6 +56,6 @@ def describe() -> dict[str, str]:
     return {
         "ranks": f"{MPI.COMM_WORLD.Get_size()} rank(s)",
         "cpus": f"{len(host['cpus'])} CPUs",
-        "library": facts.library_name(MPI.Get_library_version()),
+        "library": _launcher.library_name(MPI.Get_library_version()),
         **{name: f"{name} {versions[name]}" for name in ("mpi4jax", "jax", "python")},
     }

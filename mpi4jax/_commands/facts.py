@@ -9,12 +9,12 @@ import re
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mpi4jax import _launcher, _terminal
+from mpi4jax import _launcher, _node, _terminal
 
 Facts = dict[str, Any]
 
@@ -66,7 +66,9 @@ def _load_mpi(launchers: Sequence[_launcher.Launcher]) -> Any:
     except Exception:
         return None
     why = _launcher.foreign_launcher(
-        library_name(MPI.Get_library_version()), library_file(), launchers
+        _launcher.library_name(MPI.Get_library_version()),
+        _launcher.library_file(),
+        launchers,
     )
     if why and _launcher.is_first():
         _terminal.tell(f"If MPI cannot be initialised: {why}.", sys.stderr)
@@ -123,28 +125,10 @@ def describe_version() -> str:
     return f"{first}\n{IMPLEMENTATION}\n{folder}"
 
 
-def library_name(version: str) -> str:
-    """The short name of an MPI, from the text of MPI_Get_library_version."""
-    first = " ".join(version.strip("\0 \n").splitlines()[0].split())
-    # "MPICH Version: 5.0.2", "Open MPI v5.0.11, package: ...": the others stay whole.
-    first = re.sub(r"^(\w+) Version: ?", r"\1 ", first)
-    return re.sub(r"^(Open MPI) v?([^,]+),.*", r"\1 \2", first)
-
-
 def transports(version: str) -> str | None:
     """The transports with which MPICH was built. Other MPIs do not tell."""
     device = re.search(r"^MPICH Device:\s*(.+?)\s*$", version, re.MULTILINE)
     return device and device[1]
-
-
-def library_file(maps: Path = Path("/proc/self/maps")) -> str | None:
-    """The file of the MPI library that is loaded."""
-    try:
-        files = [line.split(maxsplit=5)[-1].strip() for line in maps.open()]
-    except OSError:
-        return None
-    names = re.compile(r"lib(mpi|mpich|mpi_abi|mpi_cray|mpi_gnu\w*)\.so[.\d]*")
-    return next((f for f in files if names.fullmatch(os.path.basename(f))), None)
 
 
 def of_mpi(mpi: Any) -> Facts:
@@ -154,8 +138,8 @@ def of_mpi(mpi: Any) -> Facts:
         for level in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     }
     return {
-        "library": library_name(version),
-        "file": library_file(),
+        "library": _launcher.library_name(version),
+        "file": _launcher.library_file(),
         "standard": ".".join(map(str, mpi.Get_version())),
         "transports": transports(version),
         "threads": levels[mpi.Query_thread()],
@@ -171,13 +155,6 @@ def waits(has_mpi4jax: bool) -> str | None:
     from mpi4jax._internal.mpi import cores
 
     return f"{cores.waits} ({cores.cores})"
-
-
-def why_alone(mpi: Any) -> str | None:
-    """Reason why this process is alone in its MPI, though it was started with others."""
-    library = library_name(mpi.Get_library_version())
-    size = mpi.COMM_WORLD.Get_size()
-    return _launcher.mismatch(library, library_file(), size, _launcher.launchers())
 
 
 def of_devices(errors: list[str]) -> Facts:
@@ -240,59 +217,10 @@ def _memory_kind(gpu: Any) -> str | None:
 def of_host() -> Facts:
     return {
         "name": socket.gethostname(),
-        "cpus": cpus(),
-        "quota": cpu_quota(),
-        "huge_pages": huge_pages(),
+        "cpus": _node.allowed_cpus(),
+        "quota": _node.cpu_quota(),
+        "huge_pages": _node.huge_pages(),
     }
-
-
-def cpus() -> list[int]:
-    """The CPUs on which this process may run."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def cpu_quota(
-    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> float | None:
-    """The number of CPUs whose time a container or a batch system leaves this process."""
-    quotas = []
-    for line in _lines(own):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2 of control groups
-            for folder in _upwards(groups, path):
-                quotas += [_quota(*line.split()) for line in _lines(folder / "cpu.max")]
-        elif "cpu" in controllers.split(","):
-            for folder in _upwards(groups / "cpu", path):
-                limit = _lines(folder / "cpu.cfs_quota_us")
-                period = _lines(folder / "cpu.cfs_period_us")
-                quotas += [_quota(*pair) for pair in zip(limit, period, strict=False)]
-    return min((quota for quota in quotas if quota), default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _upwards(root: Path, path: str) -> Iterable[Path]:
-    folder = root / path.lstrip("/")
-    return [folder, *folder.parents[: len(folder.parents) - len(root.parents)]]
-
-
-def _quota(limit: str, period: str) -> float | None:
-    return int(limit) / int(period) if limit.isdigit() else None
-
-
-def huge_pages(
-    setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled"),
-) -> str | None:
-    """The kernel's setting for huge pages: "always", on request ("madvise"), or "never"."""
-    in_brackets = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
-    return in_brackets and in_brackets[1]
 
 
 def settings() -> dict[str, str]:

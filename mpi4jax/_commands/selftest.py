@@ -19,7 +19,7 @@ from mpi4jax._text import wrap
 
 from .._testing.cases import CASES, NAMES, OPERATIONS, Array, Case, Shape
 from .._testing.modes import MODES
-from . import facts, ranks
+from . import ranks
 from .watchdog import Watchdog
 
 #: The shape of a block. None of its sides is a likely number of processes.
@@ -42,7 +42,7 @@ class Check(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if why := facts.why_alone(MPI):
+    if why := _launcher.why_alone(MPI):
         return _launcher.refuse(why)
     comm, start = MPI.COMM_WORLD, time.monotonic()
     is_first = comm.Get_rank() == 0
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             tell("  " + wrap(text, terminal.width - 2, indent=4))
         problems.extend(texts or [name])
 
-    tell(f"{facts.library_name(MPI.Get_library_version())}, {comm.Get_size()} rank(s)")
+    tell(f"{_launcher.library_name(MPI.Get_library_version())}, {comm.Get_size()} rank(s)")
     tested = {name for case in OPERATIONS.values() for name in case.operations}
     if without := set(NAMES) - tested:
         text = f"no case for {', '.join(sorted(without))}"

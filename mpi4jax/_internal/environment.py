@@ -116,6 +116,7 @@ class Settings(NamedTuple):
     """The values of all variables, None where one is not set and has no default."""
 
     has_tokens: bool
+    alone: bool
     check: bool
     debug: bool
     fast_dispatch: bool
@@ -147,6 +148,7 @@ def read_settings() -> Settings:
     report = seconds("MPI4JAX_HANG_REPORT")
     return Settings(
         has_tokens=versions.HAS_TOKENS if api is None else api == "token",
+        alone=flag("MPI4JAX_ALONE") is True,
         check=flag("MPI4JAX_CHECK") is True,
         debug=flag("MPI4JAX_DEBUG") is True,
         fast_dispatch=flag("MPI4JAX_FAST_DISPATCH") is not False,

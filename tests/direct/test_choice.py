@@ -2,15 +2,16 @@
 
 import pytest
 
+from mpi4jax import _launcher
 from mpi4jax._internal.mpi import context
 from mpi4jax._internal.xla import jax_compat
 
-LOCAL_RANKS = (*context._LOCAL_RANKS, "SLURM_LOCALID", "OMPI_MCA_orte_hnp_uri")
+LOCAL_RANKS = [variables.local_rank for variables in _launcher._VARIABLES.values()]
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in ("CUDA_VISIBLE_DEVICES", *LOCAL_RANKS):
+    for name in ("CUDA_VISIBLE_DEVICES", "OMPI_MCA_orte_hnp_uri", *LOCAL_RANKS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(context._core, "device_count", lambda: 4)
 
@@ -34,7 +35,7 @@ def test_what_the_environment_shows(monkeypatch, tmp_path, visible, device):
     assert context._only_device(tmp_path) == device
 
 
-@pytest.mark.parametrize("name", context._LOCAL_RANKS)
+@pytest.mark.parametrize("name", LOCAL_RANKS)
 def test_the_number_on_the_host(monkeypatch, name):
     assert context._likely_device() == 0
     monkeypatch.setenv(name, "3")

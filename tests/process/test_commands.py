@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 from processes import run
 
-from mpi4jax import _launcher, _terminal
+from mpi4jax import _launcher, _node, _terminal
 from mpi4jax.__main__ import parser
 from mpi4jax._commands import bench, doctor, facts, hosts, ranks, tables
 from mpi4jax._commands.watchdog import Watchdog
@@ -23,7 +23,7 @@ from mpi4jax._text import layout, wrap
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 600
 
-LIBRARY = facts.library_name(MPI.Get_library_version())
+LIBRARY = _launcher.library_name(MPI.Get_library_version())
 IS_OPEN_MPI = LIBRARY.startswith("Open MPI")
 
 #: The measurements of the doctor.
@@ -133,7 +133,7 @@ def mismatch():
     return re.compile(
         rf"every process is rank 0 of 1, but mpiexec started 2: this mpiexec belongs to "
         rf"{OTHER} \({SIZE}\), mpi4py loaded {re.escape(LIBRARY)} \(/.*\)\. Start the "
-        "program with the mpiexec of that MPI\n"
+        "program with the mpiexec of that MPI, as `python -m mpi4jax run -n 2` does\n"
     )
 
 
@@ -332,11 +332,13 @@ def test_launchers_that_do_not_fit():
     start = "every process is rank 0 of 1, but mpiexec started 4: this mpiexec "
     assert why("MPICH 5.0.2", OPEN) == (
         f"{start}belongs to Open MPI (OMPI_COMM_WORLD_SIZE), mpi4py loaded MPICH 5.0.2 "
-        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI"
+        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI, as `python -m "
+        "mpi4jax run -n 4` does"
     )
     assert why("Open MPI 5.0.11", HYDRA) == (
         f"{start}belongs to MPICH or Intel MPI (PMI_SIZE), mpi4py loaded Open MPI 5.0.11 "
-        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI"
+        "(/lib/libmpi.so). Start the program with the mpiexec of that MPI, as `python -m "
+        "mpi4jax run -n 4` does"
     )
     assert why("Open MPI 5.0.11", OPEN).startswith(
         f"{start}of Open MPI (OMPI_COMM_WORLD_SIZE) and Open MPI 5.0.11, which mpi4py "
@@ -362,7 +364,7 @@ def test_launchers_that_do_not_fit():
     ],
 )
 def test_names_of_libraries(text, name):
-    assert facts.library_name(text) == name
+    assert _launcher.library_name(text) == name
 
 
 def test_transports():
@@ -375,11 +377,11 @@ def test_the_quota_of_a_container(tmp_path):
     own, groups = tmp_path / "cgroup", tmp_path / "groups"
     (groups / "job" / "step").mkdir(parents=True)
     own.write_text("0::/job/step\n")
-    assert facts.cpu_quota(groups, own) is None
+    assert _node.cpu_quota(groups, own) is None
     (groups / "job" / "step" / "cpu.max").write_text("max 100000\n")
     (groups / "job" / "cpu.max").write_text("150000 100000\n")
-    assert facts.cpu_quota(groups, own) == 1.5
-    assert facts.cpu_quota(groups, tmp_path / "none") is None
+    assert _node.cpu_quota(groups, own) == 1.5
+    assert _node.cpu_quota(groups, tmp_path / "none") is None
 
 
 def test_the_quota_of_an_older_container(tmp_path):
@@ -388,16 +390,16 @@ def test_the_quota_of_an_older_container(tmp_path):
     own.write_text("5:memory:/\n4:cpu,cpuacct:/job\n")
     (groups / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     (groups / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert facts.cpu_quota(groups, own) is None
+    assert _node.cpu_quota(groups, own) is None
     (groups / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
-    assert facts.cpu_quota(groups, own) == 4
+    assert _node.cpu_quota(groups, own) == 4
 
 
 def test_huge_pages(tmp_path):
     setting = tmp_path / "enabled"
-    assert facts.huge_pages(setting) is None
+    assert _node.huge_pages(setting) is None
     setting.write_text("always [madvise] never\n")
-    assert facts.huge_pages(setting) == "madvise"
+    assert _node.huge_pages(setting) == "madvise"
 
 
 def rank_with(host=(), settings=(), threads="MULTIPLE"):

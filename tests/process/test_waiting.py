@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpi4jax import _launcher
+from mpi4jax import _launcher, _node
 from mpi4jax._internal.mpi import cores
 from mpi4jax._internal.mpi.cores import Cores
 
@@ -78,7 +78,7 @@ sys.stdout.write(f"{{get_threads()}}\\n")  # in one piece
 """
 
 
-@pytest.mark.skipif(cores.allowed() < 2, reason="one thread in any case")
+@pytest.mark.skipif(len(_node.allowed_cpus()) < 2, reason="one thread in any case")
 @pytest.mark.parametrize("first", ["", "import scipy.linalg.cython_blas"])
 @pytest.mark.parametrize("chosen", ["", "2"])
 def test_threads_of_linear_algebra(launch, first, chosen):
@@ -108,7 +108,7 @@ def test_processes_on_a_node(environ, count):
 @pytest.mark.parametrize(
     ("environ", "count"),
     [
-        ({}, cores.allowed()),
+        ({}, len(_node.allowed_cpus())),
         ({"NPROC": "3"}, 3),
         ({"PJRT_NPROC": "5", "NPROC": "3"}, 5),
         ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "NPROC": "3"}, 1),
@@ -132,5 +132,5 @@ def test_cpus_of_a_control_group(tmp_path, allowed, count):
     own.write_text("0::/batch/job\n")
     (tmp_path / "batch/job").mkdir(parents=True)
     (tmp_path / "batch/job/cpuset.cpus.effective").write_text(allowed)
-    assert cores._cpus(tmp_path, own) == count
-    assert cores._cpus(tmp_path / "none", own) == os.cpu_count()
+    assert len(_node.all_cpus(tmp_path, own)) == count
+    assert len(_node.all_cpus(tmp_path / "none", own)) == os.cpu_count()

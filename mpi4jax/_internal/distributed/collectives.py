@@ -10,6 +10,7 @@ import jax
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._node import allowed_cpus
 
 from ..arguments.checks import check
 from ..arguments.hashable import handle, unpack_hashable
@@ -54,6 +55,7 @@ def initialize(comm: MPI.Intracomm | None = None) -> None:
     """
     global _comm
     check(_NAME, "comm", *COMM, comm)
+    startup.refuse_alone()
     comm = MPI.COMM_WORLD if comm is None else unpack_hashable(comm)
     _agree(comm, _problem())
     _comm = comm.Dup()
@@ -149,7 +151,7 @@ def connect(comm: MPI.Intracomm, collectives: str) -> None:
     # XLA runs programs with its collectives one after another, and programs with our
     # operations beside them. Bound to one core, XLA would have one thread for both, and a
     # program that waits for other processes would block the program they wait for.
-    if cores.allowed() < 2 and not any(map(os.environ.get, cores.XLA_THREADS)):
+    if len(allowed_cpus()) < 2 and not any(map(os.environ.get, cores.XLA_THREADS)):
         os.environ[cores.XLA_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from mpi4jax import _core
+from mpi4jax import _core, _launcher
 
 from ..environment import settings
 from ..xla import jax_compat
@@ -24,14 +24,6 @@ _NAME = "mpi4jax.prepare_gpu"
 
 #: Folder in which NVIDIA's driver for Linux has a folder for each device.
 _GPUS = Path("/proc/driver/nvidia/gpus")
-
-#: Environment variables that hold the rank of this process on its host, set by launchers
-#: that JAX does not know: Hydra (MPICH, Intel MPI), Open MPI 5, and MVAPICH.
-_LOCAL_RANKS = (
-    "MPI_LOCALRANKID",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-)
 
 #: Reason why MPI found no context, empty if it found one.
 _why_none = "JAX was not set to use a GPU when mpi4jax was imported"
@@ -162,6 +154,6 @@ def _likely_device() -> int:
     """
     local_rank = jax_compat.local_rank()
     if local_rank is None:
-        values = (os.environ.get(name, "") for name in _LOCAL_RANKS)
-        local_rank = next((int(value) for value in values if value.isdigit()), 0)
+        # Of launchers that JAX does not know.
+        local_rank = _launcher.local_rank() or 0
     return local_rank if local_rank < _core.device_count() else 0

@@ -7,10 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from mpi4jax import _core, _launcher
+from mpi4jax._node import all_cpus, allowed_cpus
 from mpi4jax._override import override
 
 from ..environment import settings
@@ -44,19 +44,12 @@ class Cores(NamedTuple):
         return f"{self.processes} ranks with {self.threads} threads on {self.cpus} CPUs"
 
 
-def allowed() -> int:
-    """Number of cores on which this process may run."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def of_this_node(environ: Mapping[str, str] = os.environ) -> Cores:
     """Load of this node as the launcher, the affinity and XLA's settings describe it.
 
     This needs no communication.
     """
-    return Cores(_launcher.processes_on_node(environ), _threads(environ), _cpus())
+    return Cores(_launcher.processes_on_node(environ), _threads(environ), len(all_cpus()))
 
 
 def _threads(environ: Mapping[str, str]) -> int:
@@ -65,21 +58,7 @@ def _threads(environ: Mapping[str, str]) -> int:
     if flag and flag[-1].lower() in ("false", "0"):
         return 1
     counts = [environ.get(name, "") for name in XLA_THREADS]
-    return next((int(count) for count in counts if count.isdigit()), allowed())
-
-
-def _cpus(
-    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> int:
-    """Number of CPUs on which the processes of this node may run together."""
-    count = os.cpu_count() or 1
-    try:
-        path = own.read_text().partition("::")[2].strip()
-        allowed_here = (groups / path.lstrip("/") / "cpuset.cpus.effective").read_text()
-    except OSError:
-        return count  # no container, no batch system, or version 1 of control groups
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed_here)
-    return sum(int(end or begin) - int(begin) + 1 for begin, end in ranges) or count
+    return next((int(count) for count in counts if count.isdigit()), len(allowed_cpus()))
 
 
 #: Load of this node.
@@ -111,7 +90,7 @@ def _limit_blas(threads: int) -> None:
     Threads of OpenBLAS poll while they wait for each other. With more threads than cores, a
     factorisation takes up to twenty times as long.
     """
-    if threads >= allowed() or any(map(os.environ.get, _BLAS_THREADS)):
+    if threads >= len(allowed_cpus()) or any(map(os.environ.get, _BLAS_THREADS)):
         return
     # OpenBLAS reads this when it is loaded, which JAX does at the first use.
     os.environ[_BLAS_THREADS[0]] = str(threads)

@@ -216,6 +216,12 @@ _default_comm: MPI.Intracomm | None = None
 _DEFAULT, _WORLD, _SELF, _next_comm_number = range(4)
 
 
+def _check_available() -> None:
+    """Raise an error if MPI can't be called, or does not know the launcher's processes."""
+    _core.check_available()
+    startup.refuse_alone()
+
+
 def default_comm(
     doing: str = "its first call without `comm=`",
     rule: str = "all ranks have to make their first call without `comm=` together, as it "
@@ -228,7 +234,7 @@ def default_comm(
     """
     global _default_comm
     if _default_comm is None:
-        _core.check_available()
+        _check_available()
         startup.start()
         # Programs that were called before may use COMM_WORLD in other threads.
         flush()
@@ -290,7 +296,7 @@ def _forget(comm: MPI.Comm, keyval: int, communicator: Communicator) -> None:
 
 
 def _register(comm: MPI.Intracomm, comm_number: int) -> Communicator:
-    _core.check_available()
+    _check_available()
     rank, size, neighbors = comm.Get_rank(), comm.Get_size(), neighbors_of(comm)
     members = members_of(comm)
     communicator = Communicator(

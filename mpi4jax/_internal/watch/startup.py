@@ -15,11 +15,25 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._launcher import processes_on_node
+from mpi4jax._launcher import processes_on_node, why_alone
 
 from ..arguments.hashable import handle
 from ..environment import settings
 from .whereabouts import whereabouts
+
+
+@functools.cache
+def _why_alone() -> str | None:
+    is_spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
+    return None if is_spawned else why_alone(MPI)
+
+
+def refuse_alone() -> None:
+    """Raise an error where a launcher started several processes that are alone in MPI."""
+    if not settings.alone and (why := _why_alone()):
+        raise RuntimeError(
+            f"{why}. MPI4JAX_ALONE=1 allows it, if each process is to work for itself"
+        )
 
 
 @functools.cache

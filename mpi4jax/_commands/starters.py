@@ -1,0 +1,211 @@
+"""The command that starts processes of the MPI that mpi4py loads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mpi4jax import _launcher
+
+#: The kinds of launchers, and the MPIs whose processes each starts, by the begins of their
+#: names.
+HYDRA, OPEN_MPI = "Hydra", "Open MPI"
+_KINDS = {
+    "MPICH": HYDRA,
+    "Intel(R) MPI": HYDRA,
+    "MVAPICH": HYDRA,
+    "Open MPI": OPEN_MPI,
+}
+
+#: The names of commands: the `mpiexec` of one MPI may hide that of another.
+_NAMES = {
+    HYDRA: ("mpiexec", "mpiexec.hydra", "mpiexec.mpich"),
+    OPEN_MPI: ("mpiexec", "mpiexec.openmpi"),
+}
+
+#: The PMI that the MPIs of each kind speak, as `srun --mpi=list` names it.
+_PMI = {HYDRA: "pmi2", OPEN_MPI: "pmix"}
+
+
+class Mpi(NamedTuple):
+    """The MPI that mpi4py loads."""
+
+    #: Such as "MPICH 5.0.2".
+    name: str
+    file: str | None
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of its launcher, None if unknown."""
+        return next((k for n, k in _KINDS.items() if self.name.startswith(n)), None)
+
+    @property
+    def major(self) -> str:
+        """The first number of its version, empty if unknown."""
+        return re.sub(r"\D.*", "", self.name.removeprefix(OPEN_MPI).strip())
+
+
+class Starter(NamedTuple):
+    """A command that starts processes, without their number."""
+
+    command: Sequence[str]
+    #: The first line that it prints about itself.
+    description: str
+    #: HYDRA, OPEN_MPI, or "srun".
+    kind: str
+
+    def __call__(self, count: int, options: Sequence[str], tags: bool) -> list[str]:
+        """The command for a number of processes, to be followed by theirs."""
+        command = [*self.command, "-n", str(count), *(self._tags() if tags else ())]
+        return [*command, *options]
+
+    def leave_cores(self, command: list[str], environ: Mapping[str, str]) -> None:
+        """Keep Open MPI from binding ranks, and from refusing more ranks than cores.
+
+        Where there are two ranks, it gives each a single core, however many there are.
+        """
+        is_set = any("bind" in word or "map-by" in word for word in command) or any(
+            re.search("binding_policy|mapping_policy", name) for name in environ
+        )
+        if self.kind == OPEN_MPI and not is_set:
+            place = "--oversubscribe" if self._is_old() else "--map-by"
+            words = [place] if self._is_old() else [place, ":OVERSUBSCRIBE"]
+            command[1:1] = ["--bind-to", "none", *words]
+
+    def _is_old(self) -> bool:
+        """Whether the command is Open MPI's before version 5."""
+        return re.search(r"\b[1-4]\.\d", self.description) is not None
+
+    def _tags(self) -> list[str]:
+        """The options that put a rank in front of each line of output."""
+        if self.kind != OPEN_MPI:
+            return ["-l"]
+        return ["--tag-output"] if self._is_old() else ["--output", "TAG"]
+
+
+def load() -> Mpi:
+    """The MPI that mpi4py loads in this process. It is not initialised.
+
+    Raises:
+        ImportError: if there is none.
+
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(
+            f"mpi4py could not be imported ({error}). Install it with `pip install mpi4py`"
+        ) from error
+    except RuntimeError as error:
+        raise ImportError(
+            f"mpi4py found no MPI library ({error}). Install one, for example with `pip "
+            "install mpi4jax[mpich]`"
+        ) from error
+    name = _launcher.library_name(MPI.Get_library_version())
+    return Mpi(name, _launcher.library_file())
+
+
+def find(mpi: Mpi, environ: Mapping[str, str] = os.environ) -> Starter:
+    """The command that starts processes of an MPI.
+
+    Raises:
+        LookupError: if there is none. The text says what there is.
+
+    """
+    starter = _srun(mpi.kind) if "SLURM_JOB_ID" in environ else None
+    if starter is not None:
+        return starter
+    if mpi.kind is None:
+        raise LookupError(
+            f"no command is known that starts programs of {mpi.name}. Use the launcher of "
+            "this machine: LAUNCHER -n 4 python -m mpi4jax run PROGRAM"
+        )
+    others = []
+    for path in dict.fromkeys(_candidates(mpi, _NAMES[mpi.kind])):
+        description = _describe(path)
+        kind = _kind_of(description)
+        if kind == mpi.kind and _fits(mpi, description):
+            return Starter([path], description, kind)
+        others.append(f"; {path} is {description if kind else 'of another kind'}")
+    raise LookupError(
+        f"no launcher was found for {mpi.name}, which mpi4py loads "
+        f"({mpi.file or 'from an unknown file'}). It may be beside this file, beside "
+        f"python, or on the path{''.join(others)}"
+    )
+
+
+def _srun(kind: str | None) -> Starter | None:
+    """The srun of an allocation, if it speaks the PMI of a kind of MPI."""
+    path = shutil.which("srun")
+    if path is None:
+        return None
+    options = []
+    if kind is not None:
+        listed = _output_of(path, "--mpi=list").replace(",", " ").split()
+        if _PMI[kind] not in listed:
+            return None
+        options = [f"--mpi={_PMI[kind]}"]
+    return Starter([path, *options], _output_of(path, "--version").strip(), "srun")
+
+
+def _candidates(mpi: Mpi, names: Sequence[str]) -> Iterator[str]:
+    """The paths of commands that may start processes of an MPI, the likely ones first."""
+    # Such as /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.
+    above = list(Path(mpi.file).parents)[:-1] if mpi.file else []
+    folders = [folder / "bin" for folder in above]
+    folders.append(Path(sys.executable).parent)
+    for folder in folders:
+        for name in names:
+            if os.access(path := folder / name, os.X_OK):
+                yield str(path)
+    for name in names:
+        if (found := shutil.which(name)) is not None:
+            yield found
+
+
+def _describe(path: str) -> str:
+    """What a command says of its version, in one line."""
+    text = _output_of(path, "--version")
+    version = re.search(r"^\s*Version:\s*(\S+)", text, re.MULTILINE)
+    if "HYDRA" in text and version:
+        return f"Hydra {version[1]}"
+    return text.strip().partition("\n")[0]
+
+
+def _kind_of(description: str) -> str | None:
+    if re.search(r"\bHydra\b|Intel\(R\) MPI", description):
+        return HYDRA
+    return OPEN_MPI if re.search(r"Open ?MPI|OpenRTE|PRRTE", description) else None
+
+
+def _fits(mpi: Mpi, description: str) -> bool:
+    """Whether a launcher of the right kind starts this release, too."""
+    version = re.search(r"\b(\d+)\.\d", description)
+    # All of Hydra speak the same PMI. Open MPI's has changed with its first number.
+    return mpi.kind == HYDRA or version is None or version[1] == mpi.major
+
+
+def _output_of(*command: str) -> str:
+    """What a command prints, empty if it fails or hangs."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=30,
+            text=True,
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

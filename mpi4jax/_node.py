@@ -1,0 +1,90 @@
+"""This node: its CPUs, what a container or a batch system leaves of them, and huge pages.
+
+Imports nothing but Python's own modules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def allowed_cpus() -> list[int]:
+    """The CPUs on which this process may run."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def all_cpus(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> list[int]:
+    """The CPUs on which the processes of this node may run together."""
+    everything = list(range(os.cpu_count() or 1))
+    try:
+        path = own.read_text().partition("::")[2].strip()
+        text = (groups / path.lstrip("/") / "cpuset.cpus.effective").read_text()
+    except OSError:
+        return everything  # no container, no batch system, or version 1 of control groups
+    return _numbers(text) or everything
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers in the kernel's notation: "0-2,5" is 0, 1, 2 and 5."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return [n for first, last in ranges for n in range(int(first), int(last or first) + 1)]
+
+
+def cores(cpus: Iterable[int], folder: Path = _CPUS) -> list[list[int]]:
+    """The CPUs of each core, in the order of sockets."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for cpu in sorted(cpus):
+        topology = folder / f"cpu{cpu}" / "topology"
+        socket = _numbers(" ".join(_lines(topology / "physical_package_id"))) or [0]
+        siblings = _numbers(" ".join(_lines(topology / "thread_siblings_list"))) or [cpu]
+        groups.setdefault((*socket, min(siblings)), []).append(cpu)
+    return [groups[key] for key in sorted(groups)]
+
+
+def cpu_quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float | None:
+    """The number of CPUs whose time a container or a batch system leaves this process."""
+    quotas = []
+    for line in _lines(own):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2 of control groups
+            for folder in _upwards(groups, path):
+                quotas += [_quota(*line.split()) for line in _lines(folder / "cpu.max")]
+        elif "cpu" in controllers.split(","):
+            for folder in _upwards(groups / "cpu", path):
+                limit = _lines(folder / "cpu.cfs_quota_us")
+                period = _lines(folder / "cpu.cfs_period_us")
+                quotas += [_quota(*pair) for pair in zip(limit, period, strict=False)]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _upwards(root: Path, path: str) -> Iterable[Path]:
+    folder = root / path.lstrip("/")
+    return [folder, *folder.parents[: len(folder.parents) - len(root.parents)]]
+
+
+def _quota(limit: str, period: str) -> float | None:
+    return int(limit) / int(period) if limit.isdigit() else None
+
+
+def huge_pages(
+    setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled"),
+) -> str | None:
+    """The kernel's setting for huge pages: "always", on request ("madvise"), or "never"."""
+    in_brackets = re.search(r"\[(\w+)\]", " ".join(_lines(setting)))
+    return in_brackets and in_brackets[1]
