@@ -175,6 +175,13 @@ def has_start_context() -> bool:
     A driver that needs none counts as one.
     """
 
+def expect_own_gpu(name: str, warning: str) -> None:
+    """Look at the first call on device memory whether another process uses this GPU.
+
+    `name` is common to the processes of a job on this node. `warning` has `{gpu}` for the
+    GPU. It is printed by one of them.
+    """
+
 def memory_kind(address: int) -> str | None:
     """The kind of the device memory at an address, None without a driver.
 

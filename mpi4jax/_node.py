@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,6 +49,37 @@ def cores(cpus: Iterable[int], folder: Path = _CPUS) -> list[list[int]]:
         siblings = _numbers(" ".join(_lines(topology / "thread_siblings_list"))) or [cpu]
         groups.setdefault((*socket, min(siblings)), []).append(cpu)
     return [groups[key] for key in sorted(groups)]
+
+
+def claim(what: str) -> int | None:
+    """Claim something of this node under a name, None if another process has claimed it.
+
+    The claim ends with the process, or when the descriptor that is returned is closed.
+    """
+    if sys.platform != "linux":
+        return None
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind(f"\0mpi4jax, {what}")
+        except OSError:
+            return None
+        return os.dup(claim.fileno())
+
+
+def siblings() -> str:
+    """The name of the processes that the launcher has started on this node.
+
+    All of them have one parent process, which belongs to the launcher.
+    """
+    parent = os.getppid()
+    # The number alone may be that of an earlier process.
+    status = " ".join(_lines(Path(f"/proc/{parent}/stat"))).rpartition(")")[2].split()
+    return f"{parent}-{status[19] if len(status) > 19 else 0}"
+
+
+def nvidia_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """The number of NVIDIA's GPUs in this node, 0 if unknown."""
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def cpu_quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float | None:

@@ -204,6 +204,7 @@ def own() -> Iterator[Run]:
     yield Run(OPENMPI, 0, ("direct",), sample="1/3")
     yield Run(ON_CUDA, 2, ("runtime",), sample="0/3")
     yield Run(ON_CUDA, 3, under("runtime", "operations", "programs"), sample="1/6")
+    yield Run(ON_CUDA, 0, under("runtime", "sharing"))
     programs = under("runtime", "programs")
     for settings in RUNTIME_SETTINGS:
         yield Run(ON_CUDA, 2, programs, settings, sample="0/2")

@@ -1,7 +1,4 @@
-"""The end of a program by an error: all ranks end, and equal tracebacks are printed once.
-
-Imports nothing of mpi4jax's: the program may not use it.
-"""
+"""The end of a program by an error: all ranks end, equal tracebacks are printed once."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
+
+from mpi4jax import _node
 
 Hook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -111,17 +110,10 @@ def _of_program(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _file_of(text: str) -> Path:
-    """The file in which the ranks of this node meet that have the same error.
-
-    All of them have one parent process, which belongs to the launcher.
-    """
-    parent = os.getppid()
-    with suppress(OSError):
-        # The number alone may be that of an earlier process.
-        began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
-        text += began
+    """The file in which the ranks of this node meet that have the same error."""
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir(), f"mpi4jax-{os.getuid()}-{parent}-{key}")
+    name = f"mpi4jax-{os.getuid()}-{_node.siblings()}-{key}"
+    return Path(tempfile.gettempdir(), name)
 
 
 def _claim(file: Path) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Collection, MutableMapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from mpi4jax import _launcher, _node
 
@@ -57,21 +56,18 @@ def _bind(cpus: Collection[int]) -> bool:
     """Bind this process to CPUs, unless another run on this node has one of them."""
     if sys.platform != "linux":
         return False
-    claims = []
-    try:
-        for cpu in cpus:
-            with socket.socket(socket.AF_UNIX) as claim:
-                claim.bind(f"\0mpi4jax run, CPU {cpu}")
-                # Inherited by a new program of this process, closed at its end.
-                claims.append(os.dup(claim.fileno()))
-        os.sched_setaffinity(0, cpus)
-    except OSError:
-        for descriptor in claims:
-            os.close(descriptor)
-        return False
-    for descriptor in claims:
-        os.set_inheritable(descriptor, True)
-    return True
+    found = [_node.claim(f"CPU {cpu}") for cpu in cpus]
+    claims = [claim for claim in found if claim is not None]
+    with suppress(OSError):
+        if len(claims) == len(cpus):
+            os.sched_setaffinity(0, cpus)
+            for claim in claims:
+                # For a new program of this process.
+                os.set_inheritable(claim, True)
+            return True
+    for claim in claims:
+        os.close(claim)
+    return False
 
 
 def _limit_threads(count: int, environ: Environ) -> str | None:
@@ -82,20 +78,16 @@ def _limit_threads(count: int, environ: Environ) -> str | None:
     return f"{count} thread(s)"
 
 
-def _choose_gpu(
-    environ: Environ, gpus: Path = Path("/proc/driver/nvidia/gpus")
-) -> str | None:
+def _choose_gpu(environ: Environ) -> str | None:
     """Give this process one of several GPUs."""
     count, rank = _launcher.processes_on_node(environ), _launcher.local_rank(environ)
-    if count < 2 or rank is None or any(name in environ for name in _VISIBLE_GPUS):
+    gpus = _node.nvidia_gpus()
+    if count < 2 or rank is None or gpus < 2 or environ.get("JAX_PLATFORMS") == "cpu":
         return None
-    if environ.get("JAX_PLATFORMS") == "cpu" or not gpus.is_dir():
+    if any(name in environ for name in _VISIBLE_GPUS):
         return None
-    present = len(list(gpus.iterdir()))
-    if present < 2:
-        return None
-    environ[_VISIBLE_GPUS[0]] = str(rank % present)
-    shared = "" if count <= present else f", which {-(-count // present)} ranks share"
+    environ[_VISIBLE_GPUS[0]] = str(rank % gpus)
+    shared = "" if count <= gpus else f", which {-(-count // gpus)} ranks share"
     return f"a GPU by its rank on the node{shared}"
 
 

@@ -1,7 +1,12 @@
 """Programs on several hosts, started by each launcher."""
 
+import os
 import re
+import sys
 from pathlib import Path
+
+import processes
+import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 HANGS = Path(__file__).parents[1] / "hangs" / "programs"
@@ -20,6 +25,40 @@ def test_selftest(run):
     done = run("-m", "mpi4jax", "selftest", ranks=2)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all is well" in done.stdout
+
+
+@pytest.fixture
+def slurm_run():
+    """Run a command of Slurm's that starts Python on two hosts."""
+    if "SLURM_CONF" not in os.environ:
+        pytest.skip("this cluster has no Slurm")
+
+    def slurm_run(*arguments):
+        command, *options = arguments
+        common = [command, "--nodes=2", "-n", "2", "--overcommit"]
+        return processes.run_command(
+            [*common, *options[:1], sys.executable, *options[1:]], 150
+        )
+
+    return slurm_run
+
+
+def test_run_in_an_allocation(slurm_run):
+    command = ("-P", "-m", "mpi4jax", "run", "-n", "2", "--options=--overcommit")
+    done = slurm_run("salloc", "--quiet", *command, "-m", "mpi4jax", "selftest")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^mpi4jax: .*/srun --mpi=pm\w+ -n 2 ", done.stderr, re.MULTILINE)
+    assert "all is well" in done.stdout
+
+
+def test_ranks_that_are_alone(slurm_run):
+    code = "import jax.numpy as jnp, mpi4jax; mpi4jax.bcast(jnp.ones(1), 0)"
+    done = slurm_run("srun", "--mpi=none", "-P", "-c", code)
+    assert done.returncode != 0
+    text = (
+        "every process is rank 0 of 1, but srun started 2: srun (SLURM_STEP_NUM_TASKS) and "
+    )
+    assert text in done.stderr, done.stdout + done.stderr
 
 
 def test_shallow_water(run, tmp_path):

@@ -332,26 +332,25 @@ def test_the_cores_of_a_node(tmp_path):
 HYDRA = {"MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "3"}
 
 
-def test_a_gpu_by_the_rank_on_the_node(tmp_path):
-    (tmp_path / "0").mkdir()
-    assert place._choose_gpu(dict(HYDRA), tmp_path) is None
-    (tmp_path / "1").mkdir()
-    environ = dict(HYDRA)
-    text = "a GPU by its rank on the node, which 2 ranks share"
-    assert place._choose_gpu(environ, tmp_path) == text
-    assert environ["CUDA_VISIBLE_DEVICES"] == "1"
-    for index in (2, 3):
-        (tmp_path / str(index)).mkdir()
-    environ = dict(HYDRA)
-    assert place._choose_gpu(environ, tmp_path) == "a GPU by its rank on the node"
-    assert environ["CUDA_VISIBLE_DEVICES"] == "3"
+def test_a_gpu_by_the_rank_on_the_node(monkeypatch):
+    count = 0
+    monkeypatch.setattr(_node, "nvidia_gpus", lambda: count)
+    for count, text in (
+        (0, None),
+        (1, None),
+        (2, "a GPU by its rank on the node, which 2 ranks share"),
+        (4, "a GPU by its rank on the node"),
+    ):
+        environ = dict(HYDRA)
+        assert place._choose_gpu(environ) == text
+        assert environ.get("CUDA_VISIBLE_DEVICES") == (text and str(3 % count))
     for chosen in (
         {"CUDA_VISIBLE_DEVICES": ""},
         {"JAX_CUDA_VISIBLE_DEVICES": "0"},
         {"JAX_PLATFORMS": "cpu"},
         {"MPI_LOCALNRANKS": "1"},
     ):
-        assert place._choose_gpu({**HYDRA, **chosen}, tmp_path) is None
+        assert place._choose_gpu({**HYDRA, **chosen}) is None
 
 
 def test_threads_where_cores_are_shared():
@@ -416,7 +415,7 @@ def test_each_rank_has_cores_of_its_own():
 
     # While another run has a core, a rank is not bound to it.
     with socket.socket(socket.AF_UNIX) as claim:
-        claim.bind(f"\0mpi4jax run, CPU {own[1][0][0]}")
+        claim.bind(f"\0mpi4jax, CPU {own[1][0][0]}")
         done = run("-n", 2, "-c", SHOW_PLACE)
     limited = f"{_node.all_cpus()} {len(own[0])}"
     assert set(done.stdout.splitlines()) == {min(lines), limited}, done.stderr

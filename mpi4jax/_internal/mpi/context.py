@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from mpi4jax import _core, _launcher
+from mpi4jax._node import nvidia_gpus
 
 from ..environment import settings
 from ..xla import jax_compat
 
 _NAME = "mpi4jax.prepare_gpu"
-
-#: Folder in which NVIDIA's driver for Linux has a folder for each device.
-_GPUS = Path("/proc/driver/nvidia/gpus")
 
 #: Reason why MPI found no context, empty if it found one.
 _why_none = "JAX was not set to use a GPU when mpi4jax was imported"
@@ -123,7 +120,7 @@ def _mpi_is_initialized() -> bool:
     return mpi is not None and bool(mpi.Is_initialized())
 
 
-def _only_device(gpus: Path = _GPUS) -> int | None:
+def _only_device() -> int | None:
     """The index of the GPU that JAX is sure to use, None if several are possible.
 
     This does not ask the driver, which reads CUDA_VISIBLE_DEVICES when it is initialised: a
@@ -140,7 +137,7 @@ def _only_device(gpus: Path = _GPUS) -> int | None:
     if visible is not None:
         count = len([name for name in visible.split(",") if name.strip()])
     else:
-        count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
+        count = nvidia_gpus()
     return 0 if count == 1 else None
 
 

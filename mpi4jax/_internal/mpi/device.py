@@ -10,6 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi4jax import _core
+from mpi4jax._launcher import processes_on_node
+from mpi4jax._node import nvidia_gpus, siblings
 
 from ..environment import settings
 from ..xla.jax_compat import GPU_PLATFORMS
@@ -42,6 +44,20 @@ def prepare(platform: str) -> None:
     if _core.device() != platform:
         raise context.missing_driver()
     check_mpi()
+    _expect_own_gpu()
+
+
+@functools.cache
+def _expect_own_gpu() -> None:
+    """Prepare a warning for processes that compute on one GPU, though each may have one."""
+    count, gpus = processes_on_node(), max(_core.device_count(), nvidia_gpus())
+    if 2 <= count <= gpus:
+        _core.expect_own_gpu(
+            siblings(),
+            "processes of this node compute on the same GPU ({gpu}), though there are "
+            f"{gpus} GPUs for {count} processes. Start the program by `python -m mpi4jax "
+            "run`, or set CUDA_VISIBLE_DEVICES by the rank on the node before JAX begins",
+        )
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def refuse_alone() -> None:
     if not settings.alone and (why := _why_alone()):
         raise RuntimeError(
             f"{why}. MPI4JAX_ALONE=1 allows it, if each process is to work for itself"
-        )
+        ) from None
 
 
 @functools.cache

@@ -1,8 +1,7 @@
 //! The driver of the GPU, found at run time: NVIDIA's, or AMD's, which mirrors it.
 //!
-//! The core needs sixteen functions of a driver, under the names of both, and uses four
-//! more where the driver has them. It declares them itself,
-//! as it does those of MPI. The bindings of the crate cudarc return a Rust enum, and what a newer
+//! The core needs sixteen functions of a driver, under the names of both, and uses six more where the
+//! driver has them. It declares them itself, as it does those of MPI. The bindings of the crate cudarc return a Rust enum, and what a newer
 //! driver returns that the enum does not know is undefined behaviour; `tests/referee` compares the
 //! signatures with them.
 
@@ -181,6 +180,9 @@ driver_functions! {
     pointer_attribute = cuPointerGetAttribute, hipPointerGetAttribute(
         value: *mut c_void, attribute: c_int, pointer: usize,
     );
+    /// Of the part that a process has, where a device is divided (MIG).
+    device_uuid = cuDeviceGetUuid_v2, hipDeviceGetUuid(uuid: *mut [u8; 16], device: c_int);
+    context_device = cuCtxGetDevice, hipCtxGetDevice(device: *mut c_int);
 }
 
 /// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`.

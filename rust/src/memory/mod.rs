@@ -11,6 +11,7 @@
 //!   memory of a call that starts an operation.
 //! - `parts`: copies between parts of arrays.
 //! - `huge_pages`: huge pages for large arrays on the host.
+//! - `shared_gpu`: a warning if processes share a GPU though there is one for each.
 
 mod access;
 mod block;
@@ -24,6 +25,7 @@ mod in_flight;
 pub mod kind;
 mod parts;
 mod pool;
+pub mod shared_gpu;
 
 pub(crate) use access::{Access, Memory};
 pub(crate) use block::Block;

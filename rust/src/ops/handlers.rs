@@ -10,7 +10,7 @@ use super::flights::start_and_wait;
 use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
 use crate::error::{Error, Result};
-use crate::memory::{Direct, Driver, Host, InBlocks, Memory, Staged, gpu_aware};
+use crate::memory::{Direct, Driver, Host, InBlocks, Memory, Staged, gpu_aware, shared_gpu};
 use crate::mpi::{Abi, check_available};
 use crate::recorder::{self, Operation};
 use crate::xla::{self, Buffer, ComputedNumbers, Frame, Handler, ResultBuffer};
@@ -228,6 +228,7 @@ fn run_on_device<A: Abi>(
     staged: fn(&Call<A, Staged>) -> Result<()>,
 ) -> Result<()> {
     let (driver, stream) = (driver()?, frame.stream()?);
+    shared_gpu::check(driver, stream);
     let frame = &frame.without_order_byte()?;
     let (operands, results) = (frame.operands.all()?, frame.results.all()?);
     let has_overlaps = has_overlaps(operation, &operands, &results);

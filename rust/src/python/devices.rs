@@ -4,7 +4,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::memory::kind::MemoryKind;
-use crate::memory::{Driver, POOL, gpu_aware};
+use crate::memory::{Driver, POOL, gpu_aware, shared_gpu};
 
 /// The platform whose driver was found and has a device: "cuda" or "rocm".
 #[pyfunction]
@@ -69,6 +69,13 @@ pub fn note_start_context() -> bool {
 #[pyfunction]
 pub fn has_start_context() -> bool {
     Driver::get().is_ok_and(|driver| gpu_aware::has_start_context(driver.vendor))
+}
+
+/// Prepares a look at the first call on device memory whether processes of a job share a GPU.
+/// `name` is common to the processes of the job on this node. `warning` has `{gpu}` for the GPU.
+#[pyfunction]
+pub fn expect_own_gpu(name: String, warning: String) {
+    shared_gpu::expect_own(name, warning);
 }
 
 /// The kind of the device memory at an address.

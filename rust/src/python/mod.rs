@@ -50,9 +50,9 @@ mod _core {
 
     #[pymodule_export]
     use super::devices::{
-        device, device_count, free_staging, has_start_context, is_direct, memory_kind,
-        memory_kinds, mpi_takes_device_memory, note_start_context, prepare_context, set_direct,
-        set_mpi_release, set_staging_limit, why_no_device,
+        device, device_count, expect_own_gpu, free_staging, has_start_context, is_direct,
+        memory_kind, memory_kinds, mpi_takes_device_memory, note_start_context, prepare_context,
+        set_direct, set_mpi_release, set_staging_limit, why_no_device,
     };
 
     #[pymodule_export]

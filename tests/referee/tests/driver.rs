@@ -56,6 +56,8 @@ fn functions_have_the_signatures_of_the_bindings() {
         cuDevicePrimaryCtxRetain(_, _);
         cuStreamGetCtx(_, _);
         cuPointerGetAttribute(_, _, _);
+        cuDeviceGetUuid_v2(_, _);
+        cuCtxGetDevice(_);
     };
     assert_eq!(signatures(), expected);
     assert_eq!(size_of::<sys::CUresult>(), size_of::<i32>());
