@@ -4,7 +4,8 @@
 
 Each program runs with each setting in turn: as the launcher starts it, with XLA's threads
 limited to a rank's part of the cores, bound to these cores, with huge pages from the C
-library, and with all that `run` does. Prints the time of each, over that of the first.
+library, and by `run`, which limits threads and asks for huge pages. Prints each time over
+that of the first.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ sys.path += [
 
 #: Rounds of each program, of which the median counts, and seconds that a round takes.
 ROUNDS, ROUND = 7, 0.2
+
+CPUS = os.cpu_count() or 1
 
 Program = Callable[[], Any]
 
@@ -116,6 +119,11 @@ PROGRAMS: Mapping[str, Program] = {
 
 def work(names: Sequence[str]) -> None:
     """Time programs on this rank, and print the seconds of the slowest one."""
+    from mpi4jax._launcher import rank
+
+    if cores := os.environ.get("PLACEMENT_CORES"):
+        each, first = int(cores), int(cores) * rank()
+        os.sched_setaffinity(0, range(first, first + each))
     import jax
     from mpi4py import MPI
 
@@ -148,11 +156,11 @@ class Setting(NamedTuple):
 
 
 def settings(ranks: int) -> dict[str, Setting]:
-    threads = str(max(1, (os.cpu_count() or 1) // ranks))
+    threads = str(max(1, CPUS // ranks))
     return {
         "as is": Setting(),
         "threads": Setting({"PJRT_NPROC": threads, "OMP_NUM_THREADS": threads}),
-        "cores": Setting({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, has_run=True),
+        "cores": Setting({"PLACEMENT_CORES": threads} if ranks <= CPUS else {}),
         "huge pages": Setting({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
         "run": Setting(has_run=True),
     }

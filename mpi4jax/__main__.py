@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import shlex
 import sys
 import time
 import traceback
@@ -47,6 +48,11 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is given, expected a number of ranks")
     return int(text)
+
+
+def folder(text: str) -> Path:
+    """A folder, which a relative path names for all ranks."""
+    return Path(text).absolute()
 
 
 class Period(argparse.Action):
@@ -97,7 +103,10 @@ def parser() -> argparse.ArgumentParser:
     commands = main.add_subparsers(metavar="COMMAND", dest="command", required=True)
 
     def add(name: str, purpose: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=purpose, description=purpose)
+        # What looks like the begin of an option may be an argument of a program.
+        return commands.add_parser(
+            name, help=purpose, description=purpose, allow_abbrev=False
+        )
 
     run = add("run", "start a program on a number of ranks, each at its place on the node")
     run.add_argument("-n", type=count, metavar="N", help="the number of ranks to start")
@@ -108,18 +117,24 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("-q", "--quiet", action="store_true", help="do not say what is done")
     run.add_argument(
-        "--options", default="", help="more options for the launcher, as one word"
+        "--options",
+        type=shlex.split,
+        default=[],
+        metavar='="..."',
+        help="more options for the launcher",
     )
     run.add_argument(
         "--as-is",
         action="store_true",
-        help="leave cores, threads, GPUs and huge pages as they are",
+        help="leave threads, GPUs and huge pages as they are",
     )
     run.add_argument(
         "--tag-output", action="store_true", help="put the rank in front of each line"
     )
-    run.add_argument("--log", type=Path, help="the folder for a file of each rank's output")
-    run.add_argument("--timeline", type=Path, help="the folder for a timeline")
+    run.add_argument(
+        "--log", type=folder, help="the folder for a file of each rank's output"
+    )
+    run.add_argument("--timeline", type=folder, help="the folder for a timeline")
     run.add_argument(
         "--profile", action="store_true", help="print what each line cost at the end"
     )
@@ -208,4 +223,6 @@ def _end_the_others() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # A plain end leaves no exit code for other ranks to see.
+    if code := main():
+        sys.exit(code)

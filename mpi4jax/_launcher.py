@@ -64,10 +64,17 @@ _VARIABLES = {
 }
 
 
+def _variables(environ: Mapping[str, str]) -> dict[str, _Variables]:
+    """The variables of the launchers that may have started this process."""
+    # A shell with a terminal, by `srun --pty`, is one task of several.
+    left_out = SRUN if "SLURM_PTY_PORT" in environ else None
+    return {name: each for name, each in _VARIABLES.items() if name != left_out}
+
+
 def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
     """The launchers found in the environment, the decisive one first."""
     found = []
-    for name, variables in _VARIABLES.items():
+    for name, variables in _variables(environ).items():
         rank, size = environ.get(variables.rank, ""), environ.get(variables.size, "")
         if rank.isdigit() and size.isdigit():
             found.append(Launcher(name, int(rank), int(size), variables.size))
@@ -80,18 +87,26 @@ def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
     return general if is_direct else with_mpi
 
 
-def is_first(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0 of its launcher, independent of MPI."""
+def rank(environ: Mapping[str, str] = os.environ) -> int:
+    """The rank of this process by its launcher, 0 if unknown."""
     # PMIx sets the rank only.
     ranks = [launcher.rank for launcher in launchers(environ)]
-    return [*ranks, int(environ.get("PMIX_RANK", 0))][0] == 0
+    return [*ranks, int(environ.get("PMIX_RANK", 0))][0]
+
+
+def is_first(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is rank 0 of its launcher, independent of MPI."""
+    return rank(environ) == 0
 
 
 def processes_on_node(environ: Mapping[str, str] = os.environ) -> int:
     """Number of processes that were started together on this node, 1 if unknown."""
-    counts = [environ.get(variables.local_size, "") for variables in _VARIABLES.values()]
+    table = _variables(environ)
+    counts = [environ.get(variables.local_size, "") for variables in table.values()]
     if known := [int(count) for count in counts if count.isdigit()]:
         return known[0]
+    if SRUN not in table:
+        return 1
     # "2(x3),1" for 2 on each of three nodes and 1 on the next.
     runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     on_nodes = [int(count) for count, nodes in runs for _ in range(int(nodes or 1))]
@@ -101,7 +116,8 @@ def processes_on_node(environ: Mapping[str, str] = os.environ) -> int:
 
 def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
     """Rank of this process among those on its node, None if unknown."""
-    ranks = [environ.get(variables.local_rank, "") for variables in _VARIABLES.values()]
+    table = _variables(environ)
+    ranks = [environ.get(variables.local_rank, "") for variables in table.values()]
     return next((int(rank) for rank in ranks if rank.isdigit()), None)
 
 
@@ -172,8 +188,8 @@ def mismatch(
             f"each other. The mpiexec on the path is {shutil.which('mpiexec')}"
         )
     cure = (
-        "Try `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH, Intel MPI); `srun "
-        "--mpi=list` says what there is"
+        "Try `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH; Intel MPI with "
+        "I_MPI_PMI_LIBRARY); `srun --mpi=list` says what there is"
         if launcher.name == SRUN
         else "Use mpi4py with the MPI of this machine, or the mpiexec of that MPI"
     )

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 _GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_CPUS = Path("/sys/devices/system/cpu")
 
 
 def allowed_cpus() -> list[int]:
@@ -25,45 +23,24 @@ def allowed_cpus() -> list[int]:
 
 def all_cpus(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> list[int]:
     """The CPUs on which the processes of this node may run together."""
-    everything = list(range(os.cpu_count() or 1))
-    try:
-        path = own.read_text().partition("::")[2].strip()
-        text = (groups / path.lstrip("/") / "cpuset.cpus.effective").read_text()
-    except OSError:
-        return everything  # no container, no batch system, or version 1 of control groups
-    return _numbers(text) or everything
+    for line in _lines(own):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2 of control groups
+            folders, name = _upwards(groups, path), "cpuset.cpus.effective"
+        elif "cpuset" in controllers.split(","):
+            folders, name = _upwards(groups / "cpuset", path), "cpuset.effective_cpus"
+        else:
+            continue
+        for folder in folders:
+            if cpus := _numbers(" ".join(_lines(folder / name))):
+                return cpus
+    return list(range(os.cpu_count() or 1))
 
 
 def _numbers(text: str) -> list[int]:
     """The numbers in the kernel's notation: "0-2,5" is 0, 1, 2 and 5."""
     ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
     return [n for first, last in ranges for n in range(int(first), int(last or first) + 1)]
-
-
-def cores(cpus: Iterable[int], folder: Path = _CPUS) -> list[list[int]]:
-    """The CPUs of each core, in the order of sockets."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for cpu in sorted(cpus):
-        topology = folder / f"cpu{cpu}" / "topology"
-        socket = _numbers(" ".join(_lines(topology / "physical_package_id"))) or [0]
-        siblings = _numbers(" ".join(_lines(topology / "thread_siblings_list"))) or [cpu]
-        groups.setdefault((*socket, min(siblings)), []).append(cpu)
-    return [groups[key] for key in sorted(groups)]
-
-
-def claim(what: str) -> int | None:
-    """Claim something of this node under a name, None if another process has claimed it.
-
-    The claim ends with the process, or when the descriptor that is returned is closed.
-    """
-    if sys.platform != "linux":
-        return None
-    with socket.socket(socket.AF_UNIX) as claim:
-        try:
-            claim.bind(f"\0mpi4jax, {what}")
-        except OSError:
-            return None
-        return os.dup(claim.fileno())
 
 
 def siblings() -> str:

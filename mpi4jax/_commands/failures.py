@@ -17,32 +17,50 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from mpi4jax import _node
+from mpi4jax import _launcher, _node
 
 Hook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
 #: Seconds for which the first rank with an error waits for others with the same one.
 GRACE = 0.5
+#: Seconds after which a file is left over by a rank that was killed.
+STALE = 60
 
 #: The files whose frames are before those of the program.
-_BEFORE = "mpi4jax/__main__.py", "mpi4jax/_commands/run.py", "runpy.py", "<frozen runpy>"
+_BEFORE = "mpi4jax/__main__.py", "mpi4jax/_commands/run.py", "/runpy.py", "<frozen runpy>"
 
 
-def prepare(error: BaseException, count: int, console: TextIO | None) -> None:
+#: The exit code of a program that has failed before MPI was initialised, once it has.
+_early_status = 0
+
+
+def watch() -> None:
+    """End the other ranks after all exit handlers, if this one fails before MPI begins.
+
+    MPICH's launcher lets them wait in MPI_Init otherwise.
+    """
+    if "MPI_LOCALNRANKS" in os.environ:
+        with suppress(OSError, KeyError, ValueError):
+            atexit.register(_abort_early, os.dup(int(os.environ["PMI_FD"])))
+
+
+def _abort_early(to_launcher: int) -> None:
+    if _early_status:
+        os.write(to_launcher, f"cmd=abort exitcode={_early_status}\n".encode())
+
+
+def prepare(error: BaseException, console: TextIO | None) -> None:
     """Prepare an error of the program to end all ranks, and one of them to print it.
 
-    Call this before the error leaves the main program.
-
-    Arguments:
-        error: The exception of the program.
-        count: The number of ranks on this node.
-        console: The standard error of the launcher, if that of this rank is another one.
-
+    Call this before the error leaves the main program. `console` is the standard error of
+    the launcher, if that of this rank is another one.
     """
     if status := _status_of(error):
         _abort_at_exit(status)
     if not isinstance(error, SystemExit):
-        sys.excepthook = functools.partial(_show, sys.excepthook, count, console)
+        sys.excepthook = functools.partial(_show, sys.excepthook, console)
+    elif console is not None and isinstance(error.code, str):
+        print(error.code, file=console, flush=True)
 
 
 def _status_of(error: BaseException) -> int:
@@ -54,23 +72,17 @@ def _status_of(error: BaseException) -> int:
 
 def _abort_at_exit(status: int) -> None:
     """End all ranks after the exit handlers of the program."""
+    global _early_status
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_finalized():
-        return
-    if mpi is not None and mpi.Is_initialized():
-        if mpi.COMM_WORLD.Get_size() > 1:
-            # mpi4py then calls MPI_Abort in place of MPI_Finalize.
-            mpi._set_abort_status(status)
-    elif "MPI_LOCALNRANKS" in os.environ:
-        # Hydra lets the other ranks wait in MPI_Init for one that ended before.
-        with suppress(OSError, KeyError, ValueError):
-            descriptor = os.dup(int(os.environ["PMI_FD"]))
-            atexit.register(os.write, descriptor, f"cmd=abort exitcode={status}\n".encode())
+    if mpi is None or not mpi.Is_initialized():
+        _early_status = status
+    elif not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+        # mpi4py then calls MPI_Abort in place of MPI_Finalize.
+        mpi._set_abort_status(status)
 
 
 def _show(
     hook: Hook,
-    count: int,
     console: TextIO | None,
     kind: type[BaseException],
     error: BaseException,
@@ -80,7 +92,7 @@ def _show(
     whole, error.__traceback__ = error.__traceback__, _of_program(trace)
     try:
         text = "".join(traceback.format_exception(kind, error, error.__traceback__))
-        file = _file_of(text) if count > 1 else None
+        file = _file_of(text) if _launcher.processes_on_node() > 1 else None
         is_first = file is None or _claim(file)
         if console is not None or is_first:
             hook(kind, error, error.__traceback__)
@@ -121,8 +133,11 @@ def _claim(file: Path) -> bool:
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        with suppress(OSError), file.open("a") as counter:
-            counter.write(".")
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > STALE:
+                return True
+            with file.open("a") as counter:
+                counter.write(".")
         return False
     except OSError:
         return True

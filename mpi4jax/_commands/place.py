@@ -1,4 +1,4 @@
-"""The place of a rank on its node: cores, threads, a GPU and huge pages.
+"""The place of a rank on its node: threads, a GPU and huge pages.
 
 Each is set where neither the user nor the launcher has set it, and before the program
 imports anything.
@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import MutableMapping, Sequence
 
 from mpi4jax import _launcher, _node
 
 Environ = MutableMapping[str, str]
 
-#: Variables with the number of XLA's threads, and of the threads of linear algebra.
+#: Variables with the number of XLA's threads, and of the threads of linear algebra. The
+#: first one of each is set.
 _XLA_THREADS = ("PJRT_NPROC", "NPROC")
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: Variables in which a user or a launcher chooses GPUs.
-_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
+
+#: The variable with the GPUs that a process sees, by default all of the node.
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+#: Variables that are there where a user or Slurm has chosen GPUs for each process.
+_CHOOSES_GPUS = ("JAX_CUDA_VISIBLE_DEVICES", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
 
 #: The variable of the GNU C library, and its setting for huge pages.
 TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
@@ -28,67 +31,47 @@ TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 def settle(environ: Environ = os.environ) -> list[str]:
     """Take this rank's part of its node, and return what was set, in words."""
-    done = [_take_cores(environ), _choose_gpu(environ), ask_for_huge_pages(environ)]
+    done = [_limit_threads(environ), _choose_gpu(environ), ask_for_huge_pages(environ)]
     return [text for text in done if text]
 
 
-def _take_cores(environ: Environ) -> str | None:
-    """Bind this process to cores of its own, or limit its threads where there are none."""
-    count, rank = _launcher.processes_on_node(environ), _launcher.local_rank(environ)
-    cpus = _node.all_cpus()
-    if count < 2 or rank is None or _node.allowed_cpus() != cpus:
-        return None
-    own = own_cores(_node.cores(cpus), rank, count, _node.cpu_quota())
-    if own and _bind([cpu for core in own for cpu in core]):
-        return f"{len(own)} core(s) of its own"
-    return _limit_threads(max(1, len(own)), environ)
+def _limit_threads(environ: Environ) -> str | None:
+    """Limit the threads of ranks that may run on the same CPUs."""
+    count = _launcher.processes_on_node(environ)
+    if count < 2 or _node.allowed_cpus() != _node.all_cpus():
+        return None  # alone, or bound
+    cpus = min(len(_node.all_cpus()), _node.cpu_quota() or sys.maxsize)
+    each = max(1, int(cpus / count))
+    has_flag = "xla_cpu_multi_thread_eigen" in environ.get("XLA_FLAGS", "")
+    is_set = [
+        _set(_XLA_THREADS, each, environ) if not has_flag else False,
+        _set(_BLAS_THREADS, each, environ),
+    ]
+    return f"{each} thread{'s' * (each > 1)}" if any(is_set) else None
 
 
-def own_cores(
-    cores: Sequence[Sequence[int]], rank: int, count: int, quota: float | None = None
-) -> Sequence[Sequence[int]]:
-    """The part of the node's cores for one of `count` ranks, empty if there are too few."""
-    each = int(min(len(cores), quota or len(cores))) // count
-    return cores[rank * each : (rank + 1) * each]
-
-
-def _bind(cpus: Collection[int]) -> bool:
-    """Bind this process to CPUs, unless another run on this node has one of them."""
-    if sys.platform != "linux":
+def _set(names: Sequence[str], number: int, environ: Environ) -> bool:
+    """Set the first of these variables to a number, if none of them is set."""
+    if any(map(environ.get, names)):
         return False
-    found = [_node.claim(f"CPU {cpu}") for cpu in cpus]
-    claims = [claim for claim in found if claim is not None]
-    with suppress(OSError):
-        if len(claims) == len(cpus):
-            os.sched_setaffinity(0, cpus)
-            for claim in claims:
-                # For a new program of this process.
-                os.set_inheritable(claim, True)
-            return True
-    for claim in claims:
-        os.close(claim)
-    return False
-
-
-def _limit_threads(count: int, environ: Environ) -> str | None:
-    eigen = "xla_cpu_multi_thread_eigen" in environ.get("XLA_FLAGS", "")
-    if eigen or any(map(environ.get, (*_XLA_THREADS, *_BLAS_THREADS))):
-        return None
-    environ[_XLA_THREADS[0]] = environ[_BLAS_THREADS[0]] = str(count)
-    return f"{count} thread(s)"
+    environ[names[0]] = str(number)
+    return True
 
 
 def _choose_gpu(environ: Environ) -> str | None:
-    """Give this process one of several GPUs."""
+    """Give this process one of the GPUs that all processes of the node see."""
     count, rank = _launcher.processes_on_node(environ), _launcher.local_rank(environ)
-    gpus = _node.nvidia_gpus()
-    if count < 2 or rank is None or gpus < 2 or environ.get("JAX_PLATFORMS") == "cpu":
+    if count < 2 or rank is None or environ.get("JAX_PLATFORMS") == "cpu":
         return None
-    if any(name in environ for name in _VISIBLE_GPUS):
+    if any(name in environ for name in _CHOOSES_GPUS):
         return None
-    environ[_VISIBLE_GPUS[0]] = str(rank % gpus)
-    shared = "" if count <= gpus else f", which {-(-count // gpus)} ranks share"
-    return f"a GPU by its rank on the node{shared}"
+    everything = ",".join(map(str, range(_node.nvidia_gpus())))
+    visible = [gpu for gpu in environ.get(_VISIBLE_GPUS, everything).split(",") if gpu]
+    if len(visible) < 2:
+        return None
+    environ[_VISIBLE_GPUS] = visible[rank % len(visible)]
+    sharing = -(-count // len(visible))
+    return "a GPU" + (f", which {sharing} ranks share" if sharing > 1 else "")
 
 
 def ask_for_huge_pages(environ: Environ = os.environ) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import pkgutil
 import runpy
 import shlex
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -23,6 +25,8 @@ VARIABLES = {
     "timeline": "MPI4JAX_TRACE",
     "timeout": "MPI4JAX_TIMEOUT",
 }
+#: The options that are for the launcher.
+FOR_LAUNCHER = ("dry_run", "options", "tag_output")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,28 +37,26 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.n is not None:
         return _start(options, program)
-    if not options.as_is:
-        _settle(options.quiet)
-    for name, variable in VARIABLES.items():
-        if (value := getattr(options, name)) not in (None, False):
-            os.environ[variable] = "1" if value is True else str(value)
-    count = _launcher.processes_on_node()
-    console = _log(options.log) if options.log is not None else None
-    try:
-        _run(program)
-    except BaseException as error:
-        failures.prepare(error, count, console)
-        raise
+    for name in FOR_LAUNCHER:
+        if getattr(options, name):
+            return _launcher.refuse(f"{_option(name)} is given without -n, as is needed")
+    _run_here(options, program)
     return 0
 
 
 def _program(options: argparse.Namespace) -> list[str]:
     """The program and its arguments, as `python` takes them."""
+    rest: list[str] = options.program
     for flag in ("m", "c"):
         given: list[str] | None = getattr(options, flag)
         if given is not None:
-            return [f"-{flag}", *given] if given else []
-    return list(options.program)
+            words = [*given, *rest]
+            return [f"-{flag}", *words] if words else []
+    return rest[1:] if rest[:1] == ["--"] else rest
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 # With -n: the launcher takes the place of this process.
@@ -62,20 +64,24 @@ def _program(options: argparse.Namespace) -> list[str]:
 
 def _start(options: argparse.Namespace, program: Sequence[str]) -> int:
     for launcher in _launcher.launchers()[:1]:
-        return _launcher.refuse(
-            f"-n {options.n} is given, but this process was started by {launcher.name} "
-            f"({launcher.variable}={launcher.size}): leave one of them out"
-        )
+        # The shell of an allocation of Slurm's may be a step of one process.
+        if launcher.size > 1 or launcher.name != _launcher.SRUN:
+            return _launcher.refuse(
+                f"-n {options.n} is given, but this process was started by {launcher.name} "
+                f"({launcher.variable}={launcher.size}): leave one of them out"
+            )
     try:
         mpi = starters.load()
         starter = starters.find(mpi)
     except (ImportError, LookupError) as error:
         return _launcher.refuse(str(error))
-    launch = starter(options.n, shlex.split(options.options), tags=options.tag_output)
     environ = dict(os.environ)
+    launch = [*starter.command, "-n", str(options.n)]
+    launch += starter.tags() if options.tag_output else []
     if not options.as_is:
-        starter.leave_cores(launch, environ)
+        launch += starter.freedom(options.options, environ)
         place.ask_for_huge_pages(environ)
+    launch += options.options
     own = len(sys.orig_argv) - len(sys.argv[1:])
     python = [sys.executable, *sys.orig_argv[1:own]]
     command = [*launch, *python, *_for_ranks(options), *program]
@@ -94,12 +100,34 @@ def _for_ranks(options: argparse.Namespace) -> list[str]:
     words = ["run"]
     for name in ("as_is", "log", "quiet", *VARIABLES):
         if (value := getattr(options, name)) not in (None, False):
-            words.append(f"--{name.replace('_', '-')}")
-            words += [] if value is True else [str(value)]
+            words.append(_option(name) + ("" if value is True else f"={value}"))
     return words
 
 
 # On each rank.
+
+
+def _run_here(options: argparse.Namespace, program: Sequence[str]) -> None:
+    # Where a debugger or a profiler has started the command, mpi4jax may be there already.
+    is_whole = "mpi4jax.notoken" in sys.modules
+    if not options.as_is and not is_whole:
+        _settle(options.quiet)
+    for name, variable in VARIABLES.items():
+        if (value := getattr(options, name)) not in (None, False):
+            os.environ[variable] = "1" if value is True else str(value)
+    console: TextIO | None = None
+    failures.watch()
+    try:
+        if options.log is not None:
+            console = _log(options.log)
+        if not is_whole:
+            # The program imports it anew: a command starts without its public names.
+            for name in [n for n in sys.modules if n.partition(".")[0] == "mpi4jax"]:
+                del sys.modules[name]
+        _run(program)
+    except BaseException as error:
+        failures.prepare(error, console)
+        raise
 
 
 def _settle(is_quiet: bool) -> None:
@@ -115,10 +143,9 @@ def _settle(is_quiet: bool) -> None:
 
 def _log(folder: Path) -> TextIO:
     """Redirect this rank's output to a file. Returns the launcher's error stream."""
-    rank = next((launcher.rank for launcher in _launcher.launchers()), 0)
     folder.mkdir(parents=True, exist_ok=True)
     console = os.fdopen(os.dup(2), "w")
-    with (folder / f"rank-{rank}.log").open("w") as file:
+    with (folder / f"rank-{_launcher.rank()}.log").open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     for text in (sys.stdout, sys.stderr):
@@ -129,17 +156,28 @@ def _log(folder: Path) -> TextIO:
 def _run(program: Sequence[str]) -> None:
     """Run a program as `python` would."""
     first, *rest = program
-    # The program imports mpi4jax anew: a command starts without its public names.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mpi4jax"]:
-        del sys.modules[name]
     if first == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    elif first == "-c":
+        return
+    if first == "-c":
         sys.argv = ["-c", *rest[1:]]
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
-    else:
-        sys.argv = [*program]
-        if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-            sys.path[0] = str(Path(first).resolve().parent)
-        runpy.run_path(first, run_name="__main__")
+        _run_code(rest[0], "<string>")
+        return
+    sys.argv = [*program]
+    path = os.path.abspath(first)
+    if pkgutil.get_importer(path) is not None:
+        runpy.run_path(path, run_name="__main__")  # a folder, or a zip file
+        return
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    _run_code(Path(path).read_bytes(), path)
+
+
+def _run_code(source: str | bytes, file: str) -> None:
+    """Run a program as the main module, which stays that when it has ended."""
+    main = types.ModuleType("__main__")
+    if file != "<string>":
+        main.__file__ = file
+    sys.modules["__main__"] = main
+    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)

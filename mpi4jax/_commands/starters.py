@@ -33,6 +33,10 @@ _NAMES = {
 _PMI = {HYDRA: "pmi2", OPEN_MPI: "pmix"}
 
 
+#: Variables of batch systems, which give Open MPI a list of hosts.
+_BATCH = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+
+
 class Mpi(NamedTuple):
     """The MPI that mpi4py loads."""
 
@@ -60,33 +64,35 @@ class Starter(NamedTuple):
     #: HYDRA, OPEN_MPI, or "srun".
     kind: str
 
-    def __call__(self, count: int, options: Sequence[str], tags: bool) -> list[str]:
-        """The command for a number of processes, to be followed by theirs."""
-        command = [*self.command, "-n", str(count), *(self._tags() if tags else ())]
-        return [*command, *options]
+    def freedom(self, options: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+        """The options that let ranks of Open MPI use all cores, and be more than these.
 
-    def leave_cores(self, command: list[str], environ: Mapping[str, str]) -> None:
-        """Keep Open MPI from binding ranks, and from refusing more ranks than cores.
-
-        Where there are two ranks, it gives each a single core, however many there are.
+        It binds each of two ranks to a single core, however many there are. In a batch
+        system, it knows how many ranks there may be.
         """
-        is_set = any("bind" in word or "map-by" in word for word in command) or any(
-            re.search("binding_policy|mapping_policy", name) for name in environ
+        if self.kind != OPEN_MPI:
+            return []
+        names, words = " ".join(environ), " ".join(options)
+        added = []
+        if not re.search("binding_policy", names) and not re.search(r"-bind-to\b", words):
+            added += ["--bind-to", "none"]
+        is_placed = re.search("mapping_policy", names) or re.search(
+            r"-(map-by|host|hostfile|machinefile|rankfile|oversubscribe|rf|H)\b", words
         )
-        if self.kind == OPEN_MPI and not is_set:
-            place = "--oversubscribe" if self._is_old() else "--map-by"
-            words = [place] if self._is_old() else [place, ":OVERSUBSCRIBE"]
-            command[1:1] = ["--bind-to", "none", *words]
+        if not is_placed and not any(name in environ for name in _BATCH):
+            old, new = ["--oversubscribe"], ["--map-by", ":OVERSUBSCRIBE"]
+            added += old if self._is_old() else new
+        return added
 
-    def _is_old(self) -> bool:
-        """Whether the command is Open MPI's before version 5."""
-        return re.search(r"\b[1-4]\.\d", self.description) is not None
-
-    def _tags(self) -> list[str]:
+    def tags(self) -> list[str]:
         """The options that put a rank in front of each line of output."""
         if self.kind != OPEN_MPI:
             return ["-l"]
         return ["--tag-output"] if self._is_old() else ["--output", "TAG"]
+
+    def _is_old(self) -> bool:
+        """Whether the command is Open MPI's before version 5."""
+        return re.search(r"(?<![\d.])[1-4]\.\d", self.description) is not None
 
 
 def load() -> Mpi:
@@ -121,9 +127,12 @@ def find(mpi: Mpi, environ: Mapping[str, str] = os.environ) -> Starter:
         LookupError: if there is none. The text says what there is.
 
     """
-    starter = _srun(mpi.kind) if "SLURM_JOB_ID" in environ else None
-    if starter is not None:
-        return starter
+    # Intel MPI needs Slurm's library for it.
+    is_intel = mpi.name.startswith("Intel") and "I_MPI_PMI_LIBRARY" not in environ
+    if "SLURM_JOB_ID" in environ and not is_intel:
+        starter = _srun(mpi.kind, environ)
+        if starter is not None:
+            return starter
     if mpi.kind is None:
         raise LookupError(
             f"no command is known that starts programs of {mpi.name}. Use the launcher of "
@@ -143,17 +152,25 @@ def find(mpi: Mpi, environ: Mapping[str, str] = os.environ) -> Starter:
     )
 
 
-def _srun(kind: str | None) -> Starter | None:
+def _srun(kind: str | None, environ: Mapping[str, str]) -> Starter | None:
     """The srun of an allocation, if it speaks the PMI of a kind of MPI."""
     path = shutil.which("srun")
     if path is None:
         return None
-    options = []
+    # If a rank fails before MPI begins, the others would wait for it.
+    options = ["--kill-on-bad-exit=1"]
     if kind is not None:
         listed = _output_of(path, "--mpi=list").replace(",", " ").split()
         if _PMI[kind] not in listed:
             return None
-        options = [f"--mpi={_PMI[kind]}"]
+        options.append(f"--mpi={_PMI[kind]}")
+    # What srun does not take from sbatch, since Slurm 22.05.
+    cpus = environ.get("SLURM_CPUS_PER_TASK")
+    if cpus and "SRUN_CPUS_PER_TASK" not in environ:
+        options.append(f"--cpus-per-task={cpus}")
+    # Of `srun --pty bash`: another step would wait for its end.
+    if "SLURM_STEP_ID" in environ:
+        options.append("--overlap")
     return Starter([path, *options], _output_of(path, "--version").strip(), "srun")
 
 

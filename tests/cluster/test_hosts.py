@@ -47,7 +47,7 @@ def test_run_in_an_allocation(slurm_run):
     command = ("-P", "-m", "mpi4jax", "run", "-n", "2", "--options=--overcommit")
     done = slurm_run("salloc", "--quiet", *command, "-m", "mpi4jax", "selftest")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^mpi4jax: .*/srun --mpi=pm\w+ -n 2 ", done.stderr, re.MULTILINE)
+    assert re.search(r"^mpi4jax: .*/srun .*--mpi=pm\w+ -n 2 ", done.stderr, re.MULTILINE)
     assert "all is well" in done.stdout
 
 

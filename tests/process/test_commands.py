@@ -347,8 +347,8 @@ def test_launchers_that_do_not_fit():
     assert why("MPICH 5.0.2", STEP) == (
         "every process is rank 0 of 1, but srun started 4: srun (SLURM_STEP_NUM_TASKS) and "
         "MPICH 5.0.2, which mpi4py loaded (/lib/libmpi.so), do not know each other. Try "
-        "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH, Intel MPI); `srun "
-        "--mpi=list` says what there is"
+        "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH; Intel MPI with "
+        "I_MPI_PMI_LIBRARY); `srun --mpi=list` says what there is"
     )
 
 

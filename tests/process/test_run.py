@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -62,13 +61,61 @@ def test_arguments_of_a_program(program, tmp_path, kind):
     assert done.returncode == 0, done.stderr
     assert done.stdout == 2 * "['-n', '--log', 'x y'] __main__ 1\n"
     assert re.search(
-        rf"^mpi4jax: .*mpiexec.* -n 2 \({re.escape(LIBRARY)}\)$", done.stderr, re.M
+        rf"^mpi4jax: .*mpiexec.* -n 2.* \({re.escape(LIBRARY)}\)$", done.stderr, re.M
     )
 
 
 def test_under_a_launcher(program):
     done = run(program(f"{SUM}assert float(total) == 2"), ranks=2)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("program.py", "--time", "5"), ("--", "program.py", "--o"), ("-mprogram", "x")],
+)
+def test_words_that_look_like_options(program, tmp_path, words):
+    program(SAY)
+    done = run(*words, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    given = [word for word in words[1:] if word not in ("--", "program.py")]
+    assert done.stdout == f"{given} __main__ None\n", done.stderr
+
+
+MAIN = """
+import atexit, os, pickle, sys
+print(os.path.isabs(__file__), os.path.basename(sys.argv[0]))
+
+class Own:
+    pass
+
+def add(x: undefined): pass
+"""
+LATE = (
+    "atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Own()))).__module__))\n"
+)
+
+
+def test_the_main_module_is_as_in_python(program, tmp_path):
+    path = program(f"{MAIN.replace('def add(x: undefined): pass', '')}{LATE}")
+    plain = processes.run(path, cwd=tmp_path)
+    assert plain.stdout == "True program.py\n__main__\n", plain.stderr
+    assert run("program.py", cwd=tmp_path).stdout == plain.stdout
+    done = run(
+        "-c",
+        f"import __main__; {LATE}".replace(
+            "import __main__", "import atexit, pickle\nclass Own: pass\nimport __main__"
+        ),
+    )
+    assert done.stdout == "__main__\n", done.stderr
+    # Without the __future__ of the command.
+    assert "NameError: name 'undefined'" in run("-c", "def add(x: undefined): pass").stderr
+
+
+def test_what_is_recorded(program, tmp_path):
+    done = run("-n", 2, "--timeline", tmp_path / "t", "--profile", program(SUM))
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "t").iterdir())
+    assert "allreduce" in done.stderr + done.stdout
 
 
 def test_without_a_launcher(program):
@@ -84,13 +131,14 @@ def test_the_whole_package_is_there(program):
 
 def test_dry_run(program):
     path = program("raise SystemExit('it runs')")
-    options = ("--log", "a b", "--timeline", "t", "--on-hang", "report", "--timeout", 5)
+    options = ("--log", "/a b", "--timeline", "t", "--on-hang", "report", "--timeout", 5)
     done = run("-n", 3, "--options=-x 1", "--dry-run", *options, path, "--more")
     assert done.returncode == 0, done.stderr
     python = f"{sys.executable} -P -m mpi4jax run"
-    ours = "--log 'a b' --on-hang report --timeline t --timeout 5.0"
+    timeline = Path("t").absolute()
+    ours = f"'--log=/a b' --on-hang=report --timeline={timeline} --timeout=5.0"
     end = re.escape(f"{python} {ours} {path} --more\n")
-    text = rf"(\S+=\S+ )?\S+/mpiexec .*-n 3 -x 1 {end}"
+    text = rf"(\S+=\S+ )?\S+/mpiexec .*-n 3.* -x 1 {end}"
     assert re.fullmatch(text, done.stdout), done.stdout
 
 
@@ -170,12 +218,21 @@ def test_signals_reach_the_launcher(program):
         (["-m"], "no program is given, expected a file, -m MODULE or -c CODE"),
         (["-n", "0", "x.py"], "'0' is given, expected a number of ranks"),
         (["-n", "two", "x.py"], "'two' is given, expected a number of ranks"),
+        (["--dry-run", "x.py"], "--dry-run is given without -n, as is needed"),
+        (["--options=-x", "x.py"], "--options is given without -n, as is needed"),
+        (["-n", "2", "--options='", "x.py"], "argument --options: invalid split value"),
     ],
 )
 def test_what_cannot_be_run(arguments, text):
     done = run(*arguments)
     assert done.returncode in (1, 2)
     assert text in done.stderr
+
+
+def test_in_a_step_of_one_process():
+    """The shell of an allocation is one, where Slurm is set so."""
+    done = run("-n", 2, "--dry-run", "x.py", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_two_launchers():
@@ -218,17 +275,8 @@ def test_the_launcher_beside_the_library(on_path, tmp_path):
     for name in ("MPICH 5.0.2", "Intel(R) MPI Library 2021.16 for Linux* OS"):
         starter = starters.find(mpi(name, tmp_path), {})
         assert starter == ([path], "Hydra 4.2.0", "Hydra")
-        assert starter(4, ["-f", "hosts"], tags=True) == [
-            path,
-            "-n",
-            "4",
-            "-l",
-            "-f",
-            "hosts",
-        ]
-        command = [path, "-n", "4"]
-        starter.leave_cores(command, {})
-        assert command == [path, "-n", "4"]
+        assert starter.tags() == ["-l"]
+        assert starter.freedom([], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -252,17 +300,19 @@ def test_the_launcher_of_open_mpi(on_path, tmp_path, text, tags, place):
     version = re.search(r"\d\.\d\.\d", text)[0]
     starter = starters.find(mpi(f"Open MPI {version}", tmp_path), {})
     assert starter.command == [path]
-    assert starter(2, [], tags=True) == [path, "-n", "2", *tags]
-    command = [path, "-n", "2"]
-    starter.leave_cores(command, {})
-    assert command == [path, "--bind-to", "none", *place, "-n", "2"]
-    for words, environ in (
-        (["--bind-to", "core"], {}),
-        ([], {"OMPI_MCA_hwloc_base_binding_policy": "core"}),
+    assert starter.tags() == tags
+    none = ["--bind-to", "none"]
+    assert starter.freedom([], {}) == [*none, *place]
+    # What a user or a batch system has chosen.
+    for options, environ, added in (
+        (["--bind-to", "core"], {}, place),
+        (["--hostfile", "hosts"], {}, none),
+        ([], {"OMPI_MCA_hwloc_base_binding_policy": "core"}, place),
+        ([], {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}, none),
+        ([], {"PBS_NODEFILE": "/pbs/hosts"}, none),
+        (["--report-bindings"], {"HOME": "/home/binder"}, [*none, *place]),
     ):
-        command = [path, "-n", "2", *words]
-        starter.leave_cores(command, environ)
-        assert command == [path, "-n", "2", *words]
+        assert starter.freedom(options, environ) == added
 
 
 def test_no_launcher_that_fits(on_path, tmp_path, monkeypatch):
@@ -285,12 +335,24 @@ def test_no_launcher_that_fits(on_path, tmp_path, monkeypatch):
 def test_the_launcher_in_an_allocation_of_slurm(on_path, tmp_path):
     path = on_path("srun", "MPI plugin types are...\n\tnone\n\tpmi2\n")
     on_path("mpiexec", "mpiexec (Open MPI) 5.0.8\n")
-    slurm = {"SLURM_JOB_ID": "1"}
+    slurm, kill = {"SLURM_JOB_ID": "1"}, "--kill-on-bad-exit=1"
     assert starters.find(mpi("MPICH 5.0.2", tmp_path), slurm).command == [
         path,
+        kill,
         "--mpi=pmi2",
     ]
-    assert starters.find(mpi("CRAY MPICH version 8", tmp_path), slurm).command == [path]
+    assert starters.find(mpi("CRAY MPICH version 8", tmp_path), slurm).command == [
+        path,
+        kill,
+    ]
+    more = {**slurm, "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0"}
+    found = starters.find(mpi("MPICH 5.0.2", tmp_path), more)
+    assert found.command == [path, kill, "--mpi=pmi2", "--cpus-per-task=8", "--overlap"]
+    # Intel MPI needs a library of Slurm's, or takes its own mpiexec.
+    intel = mpi("Intel(R) MPI Library 2021.16 for Linux* OS", tmp_path)
+    with_library = {**slurm, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}
+    assert starters.find(intel, with_library).command == [path, kill, "--mpi=pmi2"]
+    assert Path(starters.find(intel, slurm).command[0]).name != "srun"
     # This srun has no PMIx.
     starter = starters.find(mpi("Open MPI 5.0.8", tmp_path), slurm)
     assert Path(starter.command[0]).name == "mpiexec"
@@ -299,34 +361,11 @@ def test_the_launcher_in_an_allocation_of_slurm(on_path, tmp_path):
         "MPI plugin types are...\n\tpmix\n\tspecific pmix plugin versions: pmix_v4\n",
     )
     starter = starters.find(mpi("Open MPI 5.0.8", tmp_path), slurm)
-    assert starter(2, [], tags=True) == [path, "--mpi=pmix", "-n", "2", "-l"]
+    assert starter.command == [path, kill, "--mpi=pmix"]
+    assert starter.tags() == ["-l"]
 
 
 # The place of each rank on its node.
-
-
-def test_cores_of_a_rank():
-    cores = [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert [place.own_cores(cores, rank, 2) for rank in range(2)] == [cores[:2], cores[2:]]
-    # All have the same number: the slowest rank sets the pace.
-    assert [place.own_cores(cores, rank, 3) for rank in range(3)] == [
-        [c] for c in cores[:3]
-    ]
-    assert place.own_cores(cores, 0, 5) == []
-    assert place.own_cores(cores, 1, 2, quota=2.5) == [cores[1]]
-    assert place.own_cores(cores, 0, 2, quota=1) == []
-
-
-def test_the_cores_of_a_node(tmp_path):
-    # Two sockets with two cores each, whose CPUs are numbered across sockets.
-    for cpu in range(8):
-        topology = tmp_path / f"cpu{cpu}" / "topology"
-        topology.mkdir(parents=True)
-        (topology / "physical_package_id").write_text(f"{cpu % 2}\n")
-        (topology / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert _node.cores(range(8), tmp_path) == [[0, 4], [2, 6], [1, 5], [3, 7]]
-    assert _node.cores([1, 3, 5], tmp_path) == [[1, 5], [3]]
-    assert _node.cores([0, 1], tmp_path / "none") == [[0], [1]]
 
 
 HYDRA = {"MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "3"}
@@ -338,14 +377,20 @@ def test_a_gpu_by_the_rank_on_the_node(monkeypatch):
     for count, text in (
         (0, None),
         (1, None),
-        (2, "a GPU by its rank on the node, which 2 ranks share"),
-        (4, "a GPU by its rank on the node"),
+        (2, "a GPU, which 2 ranks share"),
+        (4, "a GPU"),
     ):
         environ = dict(HYDRA)
         assert place._choose_gpu(environ) == text
         assert environ.get("CUDA_VISIBLE_DEVICES") == (text and str(3 % count))
+    # As Slurm sets it for all tasks.
+    environ = {**HYDRA, "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    assert place._choose_gpu(environ) == "a GPU"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "7"
     for chosen in (
         {"CUDA_VISIBLE_DEVICES": ""},
+        {"CUDA_VISIBLE_DEVICES": "2"},
+        {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_PER_TASK": "2"},
         {"JAX_CUDA_VISIBLE_DEVICES": "0"},
         {"JAX_PLATFORMS": "cpu"},
         {"MPI_LOCALNRANKS": "1"},
@@ -353,18 +398,47 @@ def test_a_gpu_by_the_rank_on_the_node(monkeypatch):
         assert place._choose_gpu({**HYDRA, **chosen}) is None
 
 
-def test_threads_where_cores_are_shared():
-    environ = {}
-    assert place._limit_threads(2, environ) == "2 thread(s)"
-    assert environ == {"PJRT_NPROC": "2", "OMP_NUM_THREADS": "2"}
-    for chosen in (
-        {"NPROC": "4"},
-        {"OMP_NUM_THREADS": "4"},
-        {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
-    ):
-        environ = dict(chosen)
-        assert place._limit_threads(1, environ) is None
-        assert environ == chosen
+@pytest.fixture
+def node(monkeypatch):
+    """A node with these CPUs, on some of which this process may run."""
+
+    def node(cpus, allowed=None, quota=None):
+        monkeypatch.setattr(_node, "all_cpus", lambda: list(range(cpus)))
+        monkeypatch.setattr(_node, "allowed_cpus", lambda: list(range(allowed or cpus)))
+        monkeypatch.setattr(_node, "cpu_quota", lambda: quota)
+
+    return node
+
+
+def test_threads_of_a_rank(node):
+    for cpus, quota, count in ((16, None, 4), (6, None, 1), (2, None, 1), (16, 9.5, 2)):
+        node(cpus, quota=quota)
+        environ = dict(HYDRA)
+        text = f"{count} thread{'s' * (count > 1)}"
+        assert place._limit_threads(environ) == text
+        added = {"PJRT_NPROC": str(count), "OMP_NUM_THREADS": str(count)}
+        assert environ == {**HYDRA, **added}
+    node(16, allowed=4)
+    assert place._limit_threads(dict(HYDRA)) is None
+    node(16)
+    assert place._limit_threads({"MPI_LOCALNRANKS": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_set"),
+    [
+        ({"NPROC": "4"}, "OMP_NUM_THREADS"),
+        ({"OMP_NUM_THREADS": "1"}, "PJRT_NPROC"),
+        ({"MKL_NUM_THREADS": "1"}, "PJRT_NPROC"),
+        ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}, "OMP_NUM_THREADS"),
+        ({"PJRT_NPROC": "4", "OPENBLAS_NUM_THREADS": "2"}, None),
+    ],
+)
+def test_threads_that_are_chosen(node, chosen, is_set):
+    node(16)
+    environ = {**HYDRA, **chosen}
+    assert place._limit_threads(environ) == (is_set and "4 threads")
+    assert environ == {**HYDRA, **chosen, **({is_set: "4"} if is_set else {})}
 
 
 def test_huge_pages(monkeypatch):
@@ -386,39 +460,30 @@ def test_huge_pages(monkeypatch):
 
 SHOW_PLACE = """
 import os, sys
-sys.stdout.write(f"{sorted(os.sched_getaffinity(0))} {os.environ.get('PJRT_NPROC')}\\n")
+names = "PJRT_NPROC", "GLIBC_TUNABLES"
+sys.stdout.write(f"{[os.environ.get(name) for name in names]}\\n")
 """
 
-is_bound = _node.allowed_cpus() != _node.all_cpus()
-has_two_cores = (
-    len(place.own_cores(_node.cores(_node.all_cpus()), 0, 2, _node.cpu_quota())) > 0
+
+@pytest.mark.skipif(
+    _node.allowed_cpus() != _node.all_cpus(), reason="these processes are bound already"
 )
+def test_the_place_of_each_rank():
+    each = max(1, int(min(len(_node.all_cpus()), _node.cpu_quota() or 1e9) / 2))
+    environ = {}
+    pages = place.ask_for_huge_pages(environ)
+    line = f"{[str(each), environ.get(place.TUNABLES)]}\n"
+    done = run("-n", 2, "-c", SHOW_PLACE, PJRT_NPROC="", OMP_NUM_THREADS="")
+    assert done.stdout == 2 * line, done.stderr
+    assert f"mpi4jax: each rank has {each} thread" in done.stderr
+    # Under another launcher, each rank starts Python again for the pages.
+    done = run("-c", SHOW_PLACE, ranks=2, PJRT_NPROC="", OMP_NUM_THREADS="")
+    assert done.stdout == 2 * line, done.stderr
+    assert done.stderr.count("mpi4jax: each rank has ") == 1
+    assert ("huge pages" in done.stderr) == (pages is not None)
 
-
-@pytest.mark.skipif(is_bound or not has_two_cores, reason="no core for each of two ranks")
-def test_each_rank_has_cores_of_its_own():
-    own = [
-        place.own_cores(_node.cores(_node.all_cpus()), rank, 2, _node.cpu_quota())
-        for rank in range(2)
-    ]
-    lines = {f"{sorted(cpu for core in cores for cpu in core)} None" for cores in own}
-    done = run("-n", 2, "-c", SHOW_PLACE)
-    assert set(done.stdout.splitlines()) == lines, done.stderr
-    assert f"mpi4jax: each rank has {len(own[0])} core(s) of its own" in done.stderr
-
-    # Where the user leaves it to others.
-    done = run("-n", 2, "--as-is", "--dry-run", "-c", "pass")
-    assert "GLIBC" not in done.stdout
-    everything = f"{_node.all_cpus()} None"
-    done = run("--as-is", "-c", SHOW_PLACE, **HYDRA)
-    assert done.stdout.splitlines() == [everything], done.stderr
-
-    # While another run has a core, a rank is not bound to it.
-    with socket.socket(socket.AF_UNIX) as claim:
-        claim.bind(f"\0mpi4jax, CPU {own[1][0][0]}")
-        done = run("-n", 2, "-c", SHOW_PLACE)
-    limited = f"{_node.all_cpus()} {len(own[0])}"
-    assert set(done.stdout.splitlines()) == {min(lines), limited}, done.stderr
+    done = run("-n", 2, "--as-is", "-c", SHOW_PLACE, PJRT_NPROC="", GLIBC_TUNABLES="")
+    assert done.stdout == 2 * "['', '']\n", done.stderr
 
 
 # Ranks that are alone.

@@ -134,3 +134,14 @@ def test_cpus_of_a_control_group(tmp_path, allowed, count):
     (tmp_path / "batch/job/cpuset.cpus.effective").write_text(allowed)
     assert len(_node.all_cpus(tmp_path, own)) == count
     assert len(_node.all_cpus(tmp_path / "none", own)) == os.cpu_count()
+    # In a group without the file, its parent's.
+    own.write_text("0::/batch/job/step\n")
+    assert len(_node.all_cpus(tmp_path, own)) == count
+
+
+def test_cpus_of_an_older_control_group(tmp_path):
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/job\n3:cpuset:/job\n0::/\n")
+    (tmp_path / "cpuset/job").mkdir(parents=True)
+    (tmp_path / "cpuset/job/cpuset.effective_cpus").write_text("2-3\n")
+    assert _node.all_cpus(tmp_path, own) == [2, 3]

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpi4jax import _core
 from mpi4jax._launcher import processes_on_node
-from mpi4jax._node import nvidia_gpus, siblings
+from mpi4jax._node import siblings
 
 from ..environment import settings
 from ..xla.jax_compat import GPU_PLATFORMS
@@ -50,7 +50,7 @@ def prepare(platform: str) -> None:
 @functools.cache
 def _expect_own_gpu() -> None:
     """Prepare a warning for processes that compute on one GPU, though each may have one."""
-    count, gpus = processes_on_node(), max(_core.device_count(), nvidia_gpus())
+    count, gpus = processes_on_node(), _core.device_count()
     if 2 <= count <= gpus:
         _core.expect_own_gpu(
             siblings(),

@@ -261,8 +261,14 @@ def path_of_calls() -> Path | None:
 
 
 def is_command() -> bool:
-    """Whether this is a command of `python -m mpi4jax`, which is not to be recorded."""
-    return ("-m", "mpi4jax") in itertools.pairwise(sys.orig_argv)
+    """Whether this is a command of `python -m mpi4jax`, which is not to be recorded.
+
+    The program of `run` is.
+    """
+    pairs = list(itertools.pairwise(sys.orig_argv))
+    if ("-m", "mpi4jax") not in pairs:
+        return False
+    return sys.orig_argv[pairs.index(("-m", "mpi4jax")) + 2 :][:1] != ["run"]
 
 
 def start(folder: str) -> None:
