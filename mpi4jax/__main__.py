@@ -94,8 +94,8 @@ def parser() -> argparse.ArgumentParser:
     """The arguments of all commands. Each is run by the module in _commands of its name."""
     main = argparse.ArgumentParser(
         prog="python -m mpi4jax",
-        description="Look at an installation of mpi4jax. Each command can be started under "
-        "mpiexec, and is then about all of its ranks.",
+        description="Run programs, and look at an installation of mpi4jax. Each command "
+        "can be started under mpiexec, and is then about all of its ranks.",
     )
     main.add_argument(
         "--version", action=Version, nargs=0, help="say which mpi4jax this is, and where"
@@ -108,48 +108,47 @@ def parser() -> argparse.ArgumentParser:
             name, help=purpose, description=purpose, allow_abbrev=False
         )
 
-    run = add("run", "start a program on a number of ranks, each at its place on the node")
-    run.add_argument("-n", type=count, metavar="N", help="the number of ranks to start")
-    run.add_argument("-m", nargs=argparse.REMAINDER, help="a module to run as a program")
-    run.add_argument("-c", nargs=argparse.REMAINDER, help="a program as text")
-    run.add_argument(
+    run = add("run", "start a program on a number of ranks, with threads and GPUs for each")
+    run.add_argument("-n", type=count, metavar="N", help="number of ranks to start")
+    run.add_argument("-m", nargs=argparse.REMAINDER, help="module to run as a program")
+    run.add_argument("-c", nargs=argparse.REMAINDER, help="program as text")
+    run.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
+    for_launcher = run.add_argument_group("with -n")
+    for_launcher.add_argument(
         "--dry-run", action="store_true", help="print the whole command, and start nothing"
     )
-    run.add_argument("-q", "--quiet", action="store_true", help="do not say what is done")
-    run.add_argument(
+    for_launcher.add_argument(
+        "--tag-output", action="store_true", help="put the rank in front of each line"
+    )
+    for_launcher.add_argument(
         "--options",
         type=shlex.split,
         default=[],
         metavar='="..."',
         help="more options for the launcher",
     )
+    run.add_argument("-q", "--quiet", action="store_true", help="print nothing about this")
     run.add_argument(
         "--as-is",
         action="store_true",
         help="leave threads, GPUs and huge pages as they are",
     )
+    for name, kind, purpose in (
+        ("log", folder, "folder for a file with the output of each rank"),
+        ("timeline", folder, "folder for a timeline (MPI4JAX_TRACE)"),
+        ("timeout", limit, "end all ranks if a call takes longer (MPI4JAX_TIMEOUT)"),
+    ):
+        metavar = "SECONDS" if kind is limit else "FOLDER"
+        run.add_argument(f"--{name}", type=kind, metavar=metavar, help=purpose)
+    for name, purpose in (
+        ("profile", "print at the end what each line cost (MPI4JAX_PROFILE)"),
+        ("check", "compare the calls of all ranks (MPI4JAX_CHECK)"),
+    ):
+        run.add_argument(f"--{name}", action="store_true", help=purpose)
     run.add_argument(
-        "--tag-output", action="store_true", help="put the rank in front of each line"
-    )
-    run.add_argument(
-        "--log", type=folder, help="the folder for a file of each rank's output"
-    )
-    run.add_argument("--timeline", type=folder, help="the folder for a timeline")
-    run.add_argument(
-        "--profile", action="store_true", help="print what each line cost at the end"
-    )
-    run.add_argument("--check", action="store_true", help="compare the calls of all ranks")
-    run.add_argument(
-        "--on-hang", choices=("abort", "report"), help="end a deadlock, or report it only"
-    )
-    run.add_argument(
-        "--timeout",
-        type=limit,
-        metavar="SECONDS",
-        help="end all ranks if a call takes longer",
-    )
-    run.add_argument(
-        "program", nargs=argparse.REMAINDER, help="the program, and its arguments"
+        "--on-hang",
+        choices=("abort", "report"),
+        help="end a deadlock, or only report it (MPI4JAX_ON_DEADLOCK)",
     )
     doctor = add("doctor", "say what is installed, and what is wrong with it")
     bench = add("bench", "measure what calls cost beside mpi4py's")

@@ -147,7 +147,8 @@ def _examine_hosts(facts_by_rank: Sequence[Facts], note: Say) -> None:
     if unbound := hosts.describe_unbound(all_hosts):
         note(
             f"{unbound}: the threads of a rank keep those of others from computing. Give "
-            "each rank CPUs of its own (mpiexec --bind-to core, srun --cpu-bind=cores)"
+            "each rank CPUs of its own (mpiexec --bind-to core, srun --cpu-bind=cores) or "
+            "fewer threads, as `python -m mpi4jax run` does"
         )
     pages = ranks.by_value([facts["host"]["huge_pages"] for facts in facts_by_rank])
     tunables = facts_by_rank[0]["settings"].get("GLIBC_TUNABLES", "")
@@ -155,7 +156,8 @@ def _examine_hosts(facts_by_rank: Sequence[Facts], note: Say) -> None:
         note(
             "the kernel gives huge pages on request (madvise). mpi4jax asks for them for "
             "large arrays that operations use, XLA for none: "
-            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 has all large arrays in them"
+            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1, as `python -m mpi4jax run` sets it, "
+            "has all large arrays in them"
         )
     if "never" in pages:
         note(

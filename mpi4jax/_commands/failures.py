@@ -135,7 +135,8 @@ def _claim(file: Path) -> bool:
     except FileExistsError:
         with suppress(OSError):
             if time.time() - file.stat().st_mtime > STALE:
-                return True
+                file.unlink()
+                return _claim(file)
             with file.open("a") as counter:
                 counter.write(".")
         return False

@@ -1,4 +1,4 @@
-"""Start of a program on a number of ranks, each at its place on the node."""
+"""Start of a program on a number of ranks, with threads and GPUs for each."""
 
 from __future__ import annotations
 

@@ -444,7 +444,7 @@ def test_ranks_that_are_not_bound():
     text = (
         "2 ranks share {} CPU(s) on {}: the threads of a rank keep those of others from "
         "computing. Give each rank CPUs of its own (mpiexec --bind-to core, srun "
-        "--cpu-bind=cores)"
+        "--cpu-bind=cores) or fewer threads, as `python -m mpi4jax run` does"
     )
     assert doctor.examine([rank_with()] * 2)[1] == [text.format(2, "node")]
     overlapping = [rank_with({"cpus": cpus}) for cpus in ([0, 1], [1, 2])]
@@ -610,8 +610,8 @@ def test_advice_about_huge_pages():
     (note,) = doctor.examine([asked])[1]
     assert note == (
         "the kernel gives huge pages on request (madvise). mpi4jax asks for them for large "
-        "arrays that operations use, XLA for none: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
-        "has all large arrays in them"
+        "arrays that operations use, XLA for none: GLIBC_TUNABLES=glibc.malloc.hugetlb=1, "
+        "as `python -m mpi4jax run` sets it, has all large arrays in them"
     )
     taken = rank_with(
         {"huge_pages": "madvise"}, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
