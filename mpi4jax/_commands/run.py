@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
         return _launcher.refuse(
             "no program is given, expected a file, -m MODULE or -c CODE"
         )
+    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
+        return _launcher.refuse(f"there is no file {program[0]} to run")
     if options.n is not None:
         return _start(options, program)
     for name in FOR_LAUNCHER:

@@ -111,6 +111,16 @@ def test_the_main_module_is_as_in_python(program, tmp_path):
     assert "NameError: name 'undefined'" in run("-c", "def add(x: undefined): pass").stderr
 
 
+def test_under_a_profiler(program):
+    """It imports all of mpi4jax before the command begins."""
+    done = run("-m", "cProfile", program(f"{SUM}print(float(total))"))
+    assert done.stdout.startswith("1.0\n"), done.stderr
+    path = program(f"{SUM}print(float(total), __name__)")
+    command = ("-P", "-m", "cProfile", "-m", "mpi4jax", "run", path)
+    done = processes.run(*command, timeout=PATIENCE)
+    assert done.stdout.startswith("1.0 __main__\n"), done.stderr
+
+
 def test_what_is_recorded(program, tmp_path):
     done = run("-n", 2, "--timeline", tmp_path / "t", "--profile", program(SUM))
     assert done.returncode == 0, done.stderr
@@ -218,8 +228,9 @@ def test_signals_reach_the_launcher(program):
         (["-m"], "no program is given, expected a file, -m MODULE or -c CODE"),
         (["-n", "0", "x.py"], "'0' is given, expected a number of ranks"),
         (["-n", "two", "x.py"], "'two' is given, expected a number of ranks"),
-        (["--dry-run", "x.py"], "--dry-run is given without -n, as is needed"),
-        (["--options=-x", "x.py"], "--options is given without -n, as is needed"),
+        (["-n", "2", "none.py"], "there is no file none.py to run\n"),
+        (["--dry-run", "-c", "pass"], "--dry-run is given without -n, as is needed"),
+        (["--options=-x", "-c", "pass"], "--options is given without -n, as is needed"),
         (["-n", "2", "--options='", "x.py"], "argument --options: invalid split value"),
     ],
 )
@@ -231,12 +242,14 @@ def test_what_cannot_be_run(arguments, text):
 
 def test_in_a_step_of_one_process():
     """The shell of an allocation is one, where Slurm is set so."""
-    done = run("-n", 2, "--dry-run", "x.py", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
+    done = run(
+        "-n", 2, "--dry-run", "-c", "pass", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1"
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_two_launchers():
-    done = run("-n", 2, "x.py", PMI_RANK="0", PMI_SIZE="4")
+    done = run("-n", 2, "-c", "pass", PMI_RANK="0", PMI_SIZE="4")
     assert done.returncode == 1
     assert done.stderr == (
         "-n 2 is given, but this process was started by MPICH or Intel MPI (PMI_SIZE=4): "
