@@ -79,9 +79,9 @@ def _start(options: argparse.Namespace, program: Sequence[str]) -> int:
         return _launcher.refuse(str(error))
     environ = dict(os.environ)
     launch = [*starter.command, "-n", str(options.n)]
-    launch += starter.tags() if options.tag_output else []
+    launch += starter.tag_options() if options.tag_output else []
     if not options.as_is:
-        launch += starter.freedom(options.options, environ)
+        launch += starter.binding_options(options.options, environ)
         place.ask_for_huge_pages(environ)
     launch += options.options
     own = len(sys.orig_argv) - len(sys.argv[1:])

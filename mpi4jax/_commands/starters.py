@@ -32,9 +32,13 @@ _NAMES = {
 #: The PMI that the MPIs of each kind speak, as `srun --mpi=list` names it.
 _PMI = {HYDRA: "pmi2", OPEN_MPI: "pmix"}
 
-
-#: Variables of batch systems, which give Open MPI a list of hosts.
-_BATCH = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+#: Options and variables by which a user binds ranks of Open MPI.
+_BINDS = re.compile(r"--?bind-to\b|_default_binding_policy\b|_base_binding_policy\b")
+#: Options and variables, also of batch systems, that say where ranks run, and how many.
+_MAPS = re.compile(
+    r"--?(map-by|host|hostfile|machinefile|rankfile|oversubscribe|rf|H)\b|_mapping_policy\b"
+    r"|\b(SLURM_JOB_ID|PBS_NODEFILE|LSB_HOSTS|LSB_DJOB_HOSTFILE|PE_HOSTFILE)\b"
+)
 
 
 class Mpi(NamedTuple):
@@ -64,28 +68,25 @@ class Starter(NamedTuple):
     #: HYDRA, OPEN_MPI, or "srun".
     kind: str
 
-    def freedom(self, options: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-        """The options that let ranks of Open MPI use all cores, and be more than these.
+    def binding_options(
+        self, options: Sequence[str], environ: Mapping[str, str]
+    ) -> list[str]:
+        """Options by which Open MPI binds no rank, and starts more ranks than cores.
 
-        It binds each of two ranks to a single core, however many there are. In a batch
-        system, it knows how many ranks there may be.
+        By default, it binds each of two ranks to a single core, however many there are. A
+        batch system, a list of hosts or a mapping says how many ranks there may be.
         """
         if self.kind != OPEN_MPI:
             return []
-        names, words = " ".join(environ), " ".join(options)
-        added = []
-        if not re.search("binding_policy", names) and not re.search(r"-bind-to\b", words):
-            added += ["--bind-to", "none"]
-        is_placed = re.search("mapping_policy", names) or re.search(
-            r"-(map-by|host|hostfile|machinefile|rankfile|oversubscribe|rf|H)\b", words
-        )
-        if not is_placed and not any(name in environ for name in _BATCH):
+        words = " ".join([*options, *environ])
+        added = [] if _BINDS.search(words) else ["--bind-to", "none"]
+        if not _MAPS.search(words):
             old, new = ["--oversubscribe"], ["--map-by", ":OVERSUBSCRIBE"]
             added += old if self._is_old() else new
         return added
 
-    def tags(self) -> list[str]:
-        """The options that put a rank in front of each line of output."""
+    def tag_options(self) -> list[str]:
+        """Options that put the rank in front of each line of output."""
         if self.kind != OPEN_MPI:
             return ["-l"]
         return ["--tag-output"] if self._is_old() else ["--output", "TAG"]

@@ -288,8 +288,8 @@ def test_the_launcher_beside_the_library(on_path, tmp_path):
     for name in ("MPICH 5.0.2", "Intel(R) MPI Library 2021.16 for Linux* OS"):
         starter = starters.find(mpi(name, tmp_path), {})
         assert starter == ([path], "Hydra 4.2.0", "Hydra")
-        assert starter.tags() == ["-l"]
-        assert starter.freedom([], {}) == []
+        assert starter.tag_options() == ["-l"]
+        assert starter.binding_options([], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -313,9 +313,9 @@ def test_the_launcher_of_open_mpi(on_path, tmp_path, text, tags, place):
     version = re.search(r"\d\.\d\.\d", text)[0]
     starter = starters.find(mpi(f"Open MPI {version}", tmp_path), {})
     assert starter.command == [path]
-    assert starter.tags() == tags
+    assert starter.tag_options() == tags
     none = ["--bind-to", "none"]
-    assert starter.freedom([], {}) == [*none, *place]
+    assert starter.binding_options([], {}) == [*none, *place]
     # What a user or a batch system has chosen.
     for options, environ, added in (
         (["--bind-to", "core"], {}, place),
@@ -325,7 +325,7 @@ def test_the_launcher_of_open_mpi(on_path, tmp_path, text, tags, place):
         ([], {"PBS_NODEFILE": "/pbs/hosts"}, none),
         (["--report-bindings"], {"HOME": "/home/binder"}, [*none, *place]),
     ):
-        assert starter.freedom(options, environ) == added
+        assert starter.binding_options(options, environ) == added
 
 
 def test_no_launcher_that_fits(on_path, tmp_path, monkeypatch):
@@ -375,7 +375,7 @@ def test_the_launcher_in_an_allocation_of_slurm(on_path, tmp_path):
     )
     starter = starters.find(mpi("Open MPI 5.0.8", tmp_path), slurm)
     assert starter.command == [path, kill, "--mpi=pmix"]
-    assert starter.tags() == ["-l"]
+    assert starter.tag_options() == ["-l"]
 
 
 # The place of each rank on its node.
