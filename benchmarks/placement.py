@@ -1,4 +1,4 @@
-"""What `python -m mpi4jax run` sets for each rank, and what programs gain by each setting.
+"""Times of programs with each setting of `python -m mpi4jax run`, over those without it.
 
     python benchmarks/placement.py [--mpi openmpi] [--ranks 2] [--turns 5]
 
@@ -140,9 +140,9 @@ def work(names: Sequence[str]) -> None:
 
         seconds(1)
         count = max(1, int(ROUND / seconds(2)))
-        taken = median(seconds(count) for _ in range(ROUNDS))
+        typical = median(seconds(count) for _ in range(ROUNDS))
         if comm.rank == 0:
-            print(f"{name}: {taken}", flush=True)
+            print(f"{name}: {typical}", flush=True)
 
 
 # The settings.
@@ -202,22 +202,22 @@ def main() -> None:
         work(options.work)
         return
     ways = settings(options.ranks)
-    taken: dict[str, dict[str, list[float]]] = {
-        n: {w: [] for w in ways} for n in options.only
+    samples: dict[str, dict[str, list[float]]] = {
+        name: {way: [] for way in ways} for name in options.only
     }
     for turn in range(options.turns):
         for way in ways if turn % 2 == 0 else reversed(ways):
-            found = measure(ways[way], options.mpi, options.ranks, options.only)
-            for name, seconds in found.items():
-                taken[name][way].append(seconds)
-    print(
-        f"| {options.ranks} ranks, {options.mpi} | ms as is | {' | '.join([*ways][1:])} |"
-    )
+            seconds_of = measure(ways[way], options.mpi, options.ranks, options.only)
+            for name, seconds in seconds_of.items():
+                samples[name][way].append(seconds)
+    first, *others = ways
+    # By hand: this process has no mpi4jax, whose commands have a table.
+    print(f"| {options.ranks} ranks, {options.mpi} | ms {first} | {' | '.join(others)} |")
     print(f"|---|{'---|' * len(ways)}")
-    for name, samples in taken.items():
-        first = median(samples["as is"])
-        ratios = [f"{median(samples[way]) / first:.2f}" for way in [*ways][1:]]
-        print(f"| {name} | {first * 1e3:.3g} | {' | '.join(ratios)} |", flush=True)
+    for name, by_way in samples.items():
+        base = median(by_way[first])
+        ratios = [f"{median(by_way[way]) / base:.2f}" for way in others]
+        print(f"| {name} | {base * 1e3:.3g} | {' | '.join(ratios)} |")
 
 
 if __name__ == "__main__":

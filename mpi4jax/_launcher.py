@@ -73,15 +73,16 @@ def _variables(environ: Mapping[str, str]) -> dict[str, _Variables]:
 
 def launchers(environ: Mapping[str, str] = os.environ) -> list[Launcher]:
     """The launchers found in the environment, the decisive one first."""
-    found = []
+    all_launchers = []
     for name, variables in _variables(environ).items():
         rank, size = environ.get(variables.rank, ""), environ.get(variables.size, "")
         if rank.isdigit() and size.isdigit():
-            found.append(Launcher(name, int(rank), int(size), variables.size))
-    with_mpi = [launcher for launcher in found if launcher.name in (OPEN_MPI, MPICH)]
-    general = [launcher for launcher in found if launcher not in with_mpi]
+            launcher = Launcher(name, int(rank), int(size), variables.size)
+            all_launchers.append(launcher)
+    with_mpi = [each for each in all_launchers if each.name in (OPEN_MPI, MPICH)]
+    general = [each for each in all_launchers if each not in with_mpi]
     if not with_mpi or not general:
-        return found
+        return all_launchers
     # A general launcher sets PMI's variables itself, or starts an mpiexec on each host.
     is_direct = "MPI_LOCALNRANKS" not in environ and with_mpi[0].name == MPICH
     return general if is_direct else with_mpi
@@ -173,7 +174,7 @@ def mismatch(
 
     None if `size`, the number of processes by MPI, fits the launcher.
     """
-    if size != 1 or not started_by or any(launcher.size == 1 for launcher in started_by):
+    if not _is_alone(size, started_by):
         return None
     launcher = started_by[0]
     has_mpi = launcher.name in (OPEN_MPI, MPICH)
@@ -196,11 +197,18 @@ def mismatch(
     return f"{start}{launcher.name} ({launcher.variable}) {both} know each other. {cure}"
 
 
+def _is_alone(size: int, started_by: Sequence[Launcher]) -> bool:
+    """Whether MPI has one process, though each launcher has started several."""
+    return size == 1 and bool(started_by) and all(each.size != 1 for each in started_by)
+
+
 def why_alone(mpi: Any) -> str | None:
     """Reason why this process is alone in its MPI, mpi4py's `MPI`, against its launcher."""
+    size, started_by = mpi.COMM_WORLD.Get_size(), launchers()
+    if not _is_alone(size, started_by):
+        return None  # before the maps of this process are read
     library = library_name(mpi.Get_library_version())
-    size = mpi.COMM_WORLD.Get_size()
-    return mismatch(library, library_file(), size, launchers())
+    return mismatch(library, library_file(), size, started_by)
 
 
 def refuse(why: str) -> int:

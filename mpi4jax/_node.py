@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+#: Environment variables with the number of XLA's threads, by default one for each core.
+XLA_THREADS = ("PJRT_NPROC", "NPROC")
 
 _GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -23,17 +26,10 @@ def allowed_cpus() -> list[int]:
 
 def all_cpus(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> list[int]:
     """The CPUs on which the processes of this node may run together."""
-    for line in _lines(own):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2 of control groups
-            folders, name = _upwards(groups, path), "cpuset.cpus.effective"
-        elif "cpuset" in controllers.split(","):
-            folders, name = _upwards(groups / "cpuset", path), "cpuset.effective_cpus"
-        else:
-            continue
-        for folder in folders:
-            if cpus := _numbers(" ".join(_lines(folder / name))):
-                return cpus
+    names = {1: "cpuset.effective_cpus", 2: "cpuset.cpus.effective"}
+    for version, folder in _groups_with("cpuset", groups, own):
+        if cpus := _numbers(" ".join(_lines(folder / names[version]))):
+            return cpus
     return list(range(os.cpu_count() or 1))
 
 
@@ -62,17 +58,24 @@ def nvidia_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> int:
 def cpu_quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float | None:
     """The number of CPUs whose time a container or a batch system leaves this process."""
     quotas = []
+    for version, folder in _groups_with("cpu", groups, own):
+        if version == 2:
+            quotas += [_quota(*line.split()) for line in _lines(folder / "cpu.max")]
+        else:
+            limit = _lines(folder / "cpu.cfs_quota_us")
+            period = _lines(folder / "cpu.cfs_period_us")
+            quotas += [_quota(*pair) for pair in zip(limit, period, strict=False)]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _groups_with(controller: str, root: Path, own: Path) -> Iterator[tuple[int, Path]]:
+    """The control groups of this process, the innermost first, each with its version."""
     for line in _lines(own):
         _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2 of control groups
-            for folder in _upwards(groups, path):
-                quotas += [_quota(*line.split()) for line in _lines(folder / "cpu.max")]
-        elif "cpu" in controllers.split(","):
-            for folder in _upwards(groups / "cpu", path):
-                limit = _lines(folder / "cpu.cfs_quota_us")
-                period = _lines(folder / "cpu.cfs_period_us")
-                quotas += [_quota(*pair) for pair in zip(limit, period, strict=False)]
-    return min((quota for quota in quotas if quota), default=None)
+        if not controllers:
+            yield from ((2, folder) for folder in _upwards(root, path))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _upwards(root / controller, path))
 
 
 def _lines(path: Path) -> list[str]:

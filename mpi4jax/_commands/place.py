@@ -15,9 +15,7 @@ from mpi4jax import _launcher, _node
 
 Environ = MutableMapping[str, str]
 
-#: Variables with the number of XLA's threads, and of the threads of linear algebra. The
-#: first one of each is set.
-_XLA_THREADS = ("PJRT_NPROC", "NPROC")
+#: Variables with the number of threads of linear algebra. The first one is set.
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: The variable with the GPUs that a process sees, by default all of the node.
@@ -43,11 +41,9 @@ def _limit_threads(environ: Environ) -> str | None:
     cpus = min(len(_node.all_cpus()), _node.cpu_quota() or sys.maxsize)
     each = max(1, int(cpus / count))
     has_flag = "xla_cpu_multi_thread_eigen" in environ.get("XLA_FLAGS", "")
-    is_set = [
-        _set(_XLA_THREADS, each, environ) if not has_flag else False,
-        _set(_BLAS_THREADS, each, environ),
-    ]
-    return f"{each} thread{'s' * (each > 1)}" if any(is_set) else None
+    has_set_xla = not has_flag and _set(_node.XLA_THREADS, each, environ)
+    has_set_blas = _set(_BLAS_THREADS, each, environ)
+    return f"{each} thread{'s' * (each > 1)}" if has_set_xla or has_set_blas else None
 
 
 def _set(names: Sequence[str], number: int, environ: Environ) -> bool:

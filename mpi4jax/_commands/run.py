@@ -9,7 +9,7 @@ import runpy
 import shlex
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -39,9 +39,8 @@ def run(options: argparse.Namespace) -> int:
         return _launcher.refuse(f"there is no file {program[0]} to run")
     if options.n is not None:
         return _start(options, program)
-    for name in FOR_LAUNCHER:
-        if getattr(options, name):
-            return _launcher.refuse(f"{_option(name)} is given without -n, as is needed")
+    for name, _ in _given(options, FOR_LAUNCHER):
+        return _launcher.refuse(f"{_option(name)} is given without -n, as is needed")
     _run_here(options, program)
     return 0
 
@@ -55,6 +54,15 @@ def _program(options: argparse.Namespace) -> list[str]:
             words = [*given, *rest]
             return [f"-{flag}", *words] if words else []
     return rest[1:] if rest[:1] == ["--"] else rest
+
+
+def _given(
+    options: argparse.Namespace, names: Iterable[str]
+) -> Iterator[tuple[str, object]]:
+    """The options of these names that are given, with their values."""
+    for name in names:
+        if (value := getattr(options, name)) not in (None, False, []):
+            yield name, value
 
 
 def _option(name: str) -> str:
@@ -100,9 +108,8 @@ def _start(options: argparse.Namespace, program: Sequence[str]) -> int:
 def _for_ranks(options: argparse.Namespace) -> list[str]:
     """The command and the options with which each rank is started."""
     words = ["run"]
-    for name in ("as_is", "log", "quiet", *VARIABLES):
-        if (value := getattr(options, name)) not in (None, False):
-            words.append(_option(name) + ("" if value is True else f"={value}"))
+    for name, value in _given(options, ("as_is", "log", "quiet", *VARIABLES)):
+        words.append(_option(name) + ("" if value is True else f"={value}"))
     return words
 
 
@@ -114,9 +121,8 @@ def _run_here(options: argparse.Namespace, program: Sequence[str]) -> None:
     is_whole = "mpi4jax.notoken" in sys.modules
     if not options.as_is and not is_whole:
         _settle(options.quiet)
-    for name, variable in VARIABLES.items():
-        if (value := getattr(options, name)) not in (None, False):
-            os.environ[variable] = "1" if value is True else str(value)
+    for name, value in _given(options, VARIABLES):
+        os.environ[VARIABLES[name]] = "1" if value is True else str(value)
     console: TextIO | None = None
     failures.watch()
     try:

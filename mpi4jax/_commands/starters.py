@@ -100,7 +100,7 @@ def load() -> Mpi:
     """The MPI that mpi4py loads in this process. It is not initialised.
 
     Raises:
-        ImportError: if there is none.
+        ImportError: if mpi4py or its MPI library is missing.
 
     """
     try:
@@ -125,12 +125,12 @@ def find(mpi: Mpi, environ: Mapping[str, str] = os.environ) -> Starter:
     """The command that starts processes of an MPI.
 
     Raises:
-        LookupError: if there is none. The text says what there is.
+        LookupError: if no launcher fits. The text lists the launchers that were found.
 
     """
-    # Intel MPI needs Slurm's library for it.
-    is_intel = mpi.name.startswith("Intel") and "I_MPI_PMI_LIBRARY" not in environ
-    if "SLURM_JOB_ID" in environ and not is_intel:
+    # Intel MPI finds srun's PMI in a library of Slurm's.
+    lacks_pmi = mpi.name.startswith("Intel") and "I_MPI_PMI_LIBRARY" not in environ
+    if "SLURM_JOB_ID" in environ and not lacks_pmi:
         starter = _srun(mpi.kind, environ)
         if starter is not None:
             return starter
@@ -186,12 +186,12 @@ def _candidates(mpi: Mpi, names: Sequence[str]) -> Iterator[str]:
             if os.access(path := folder / name, os.X_OK):
                 yield str(path)
     for name in names:
-        if (found := shutil.which(name)) is not None:
-            yield found
+        if (on_path := shutil.which(name)) is not None:
+            yield on_path
 
 
 def _describe(path: str) -> str:
-    """What a command says of its version, in one line."""
+    """Version of a launcher, in one line of its own words."""
     text = _output_of(path, "--version")
     version = re.search(r"^\s*Version:\s*(\S+)", text, re.MULTILINE)
     if "HYDRA" in text and version:
@@ -213,7 +213,7 @@ def _fits(mpi: Mpi, description: str) -> bool:
 
 
 def _output_of(*command: str) -> str:
-    """What a command prints, empty if it fails or hangs."""
+    """Output of a command, empty if the command fails or hangs."""
     try:
         done = subprocess.run(
             command,

@@ -33,19 +33,17 @@ def slurm_run():
     if "SLURM_CONF" not in os.environ:
         pytest.skip("this cluster has no Slurm")
 
-    def slurm_run(*arguments):
-        command, *options = arguments
-        common = [command, "--nodes=2", "-n", "2", "--overcommit"]
-        return processes.run_command(
-            [*common, *options[:1], sys.executable, *options[1:]], 150
-        )
+    def slurm_run(launcher, *arguments):
+        options = ("--nodes=2", "-n", "2", "--overcommit")
+        command = [*launcher, *options, sys.executable, "-P", *arguments]
+        return processes.run_command(command, timeout=150)
 
     return slurm_run
 
 
 def test_run_in_an_allocation(slurm_run):
-    command = ("-P", "-m", "mpi4jax", "run", "-n", "2", "--options=--overcommit")
-    done = slurm_run("salloc", "--quiet", *command, "-m", "mpi4jax", "selftest")
+    command = ("-m", "mpi4jax", "run", "-n", "2", "--options=--overcommit")
+    done = slurm_run(["salloc", "--quiet"], *command, "-m", "mpi4jax", "selftest")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^mpi4jax: .*/srun .*--mpi=pm\w+ -n 2 ", done.stderr, re.MULTILINE)
     assert "all is well" in done.stdout
@@ -53,7 +51,7 @@ def test_run_in_an_allocation(slurm_run):
 
 def test_ranks_that_are_alone(slurm_run):
     code = "import jax.numpy as jnp, mpi4jax; mpi4jax.bcast(jnp.ones(1), 0)"
-    done = slurm_run("srun", "--mpi=none", "-P", "-c", code)
+    done = slurm_run(["srun", "--mpi=none"], "-c", code)
     assert done.returncode != 0
     text = (
         "every process is rank 0 of 1, but srun started 2: srun (SLURM_STEP_NUM_TASKS) and "

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from mpi4py import MPI
+from launchers import LIBRARY, OTHER, OWN, RANK, SIZE
 from processes import run
 
 from mpi4jax import _launcher, _node, _terminal
@@ -23,23 +23,12 @@ from mpi4jax._text import layout, wrap
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 600
 
-LIBRARY = _launcher.library_name(MPI.Get_library_version())
-IS_OPEN_MPI = LIBRARY.startswith("Open MPI")
-
 #: The measurements of the doctor.
 MEASURED = [
     (name, size)
     for name in ("allreduce", "sendrecv")
     for size in ("8 B", "64 KiB", "4 MiB")
 ]
-
-#: The variables of the mpiexec that does not belong to this MPI, and its name.
-RANK, SIZE = (
-    ("PMI_RANK", "PMI_SIZE")
-    if IS_OPEN_MPI
-    else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-)
-OTHER = "MPICH or Intel MPI" if IS_OPEN_MPI else "Open MPI"
 
 
 def command(*arguments, **options):
@@ -78,11 +67,10 @@ def test_doctor_names_what_is_installed(healthy):
 
 def test_doctor_describes_mpi(healthy):
     mpi = lines_of(healthy.stdout, "MPI")
-    own = "Open MPI" if IS_OPEN_MPI else "MPICH or Intel MPI"
     assert mpi["library"].startswith(f"{LIBRARY}, MPI ")
     assert re.fullmatch(r"/.*/lib\w+\.so.*", mpi["file"])
     assert mpi["ABI"] in ("mpich", "openmpi", "standard")
-    assert re.fullmatch(rf"{own}, rank 0 of 2 \(\w+_SIZE\)", mpi["launcher"])
+    assert re.fullmatch(rf"{OWN}, rank 0 of 2 \(\w+_SIZE\)", mpi["launcher"])
     assert mpi["ranks"] == "2"
     assert mpi["threads"] == "MPI_THREAD_MULTIPLE"
     assert mpi["transports"]

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import processes
 import pytest
-from mpi4py import MPI
+from launchers import LIBRARY, OWN_RANK, RANK, SIZE
 
 from mpi4jax import _launcher, _node
 from mpi4jax._commands import place, starters
-
-LIBRARY = _launcher.library_name(MPI.Get_library_version())
-IS_OPEN_MPI = LIBRARY.startswith("Open MPI")
 
 #: Seconds until a command is taken to hang, on whatever machine.
 PATIENCE = 300
@@ -187,8 +184,7 @@ def test_an_error_on_one_rank_ends_all(program):
 
 def test_an_error_before_mpi_begins_ends_all(program):
     """Hydra lets the others wait in MPI_Init otherwise."""
-    rank = "OMPI_COMM_WORLD_RANK" if IS_OPEN_MPI else "PMI_RANK"
-    fail = f"import os\nif os.environ['{rank}'] == '1': raise KeyError('early')\n"
+    fail = f"import os\nif os.environ['{OWN_RANK}'] == '1': raise KeyError('early')\n"
     done = run(
         "-n", 2, program(f"{fail}from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
     )
@@ -359,8 +355,8 @@ def test_the_launcher_in_an_allocation_of_slurm(on_path, tmp_path):
         kill,
     ]
     more = {**slurm, "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0"}
-    found = starters.find(mpi("MPICH 5.0.2", tmp_path), more)
-    assert found.command == [path, kill, "--mpi=pmi2", "--cpus-per-task=8", "--overlap"]
+    starter = starters.find(mpi("MPICH 5.0.2", tmp_path), more)
+    assert starter.command == [path, kill, "--mpi=pmi2", "--cpus-per-task=8", "--overlap"]
     # Intel MPI needs a library of Slurm's, or takes its own mpiexec.
     intel = mpi("Intel(R) MPI Library 2021.16 for Linux* OS", tmp_path)
     with_library = {**slurm, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}
@@ -501,12 +497,7 @@ def test_the_place_of_each_rank():
 
 # Ranks that are alone.
 
-#: The variables of the mpiexec that does not belong to this MPI.
-FOREIGN = (
-    {"PMI_RANK": "0", "PMI_SIZE": "2"}
-    if IS_OPEN_MPI
-    else {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-)
+FOREIGN = {RANK: "0", SIZE: "2"}
 LONELY = re.compile(
     r"RuntimeError: every process is rank 0 of 1, but mpiexec started 2: .* Start the "
     r"program with the mpiexec of that MPI, as `python -m mpi4jax run -n 2` does\. "
@@ -553,7 +544,7 @@ MPI.COMM_WORLD.Spawn(sys.executable, ["-P", sys.argv[1]], maxprocs=1).Disconnect
 
 
 def test_a_process_that_was_spawned(program):
-    """It is alone in its world, though several were started with its parent."""
+    """A spawned process has a world of its own, though its parent has neighbors."""
     child = program(f"{SUM}MPI.Comm.Get_parent().Disconnect(); assert float(total) == 1")
     done = processes.run(program(SPAWN, "parent.py"), child, ranks=2, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

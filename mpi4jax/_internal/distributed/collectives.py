@@ -10,11 +10,11 @@ import jax
 from mpi4py import MPI
 
 from mpi4jax import _core
-from mpi4jax._node import allowed_cpus
+from mpi4jax._node import XLA_THREADS, allowed_cpus
 
 from ..arguments.checks import check
 from ..arguments.hashable import handle, unpack_hashable
-from ..mpi import cores, meshes
+from ..mpi import meshes
 from ..mpi.handles import COMM, members_of
 from ..watch import startup, whereabouts
 from ..xla.jax_compat import (
@@ -151,8 +151,8 @@ def connect(comm: MPI.Intracomm, collectives: str) -> None:
     # XLA runs programs with its collectives one after another, and programs with our
     # operations beside them. Bound to one core, XLA would have one thread for both, and a
     # program that waits for other processes would block the program they wait for.
-    if len(allowed_cpus()) < 2 and not any(map(os.environ.get, cores.XLA_THREADS)):
-        os.environ[cores.XLA_THREADS[0]] = "2"
+    if len(allowed_cpus()) < 2 and not any(map(os.environ.get, XLA_THREADS)):
+        os.environ[XLA_THREADS[0]] = "2"
     jax.config.update("jax_cpu_collectives_implementation", collectives)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS") or coordinator.find(comm)
     jax.distributed.initialize(

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpi4jax import _core, _launcher
-from mpi4jax._node import all_cpus, allowed_cpus
+from mpi4jax._node import XLA_THREADS, all_cpus, allowed_cpus
 from mpi4jax._override import override
 
 from ..environment import settings
-
-#: Environment variables with the number of XLA's threads, by default one for each core.
-XLA_THREADS = ("PJRT_NPROC", "NPROC")
 
 #: Environment variables in which a user sets the number of OpenBLAS's threads.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
