@@ -45,6 +45,7 @@ if _typing.TYPE_CHECKING or not _is_for_command:
     from ._internal.arguments.hashable import HashableMPIType as HashableMPIType
     from ._internal.arguments.hashable import unpack_hashable as unpack_hashable
     from ._internal.arguments.hashable import wrap_as_hashable as wrap_as_hashable
+    from ._internal.mpi.binding import MPI as MPI
     from ._internal.mpi.context import prepare_gpu as prepare_gpu
     from ._internal.mpi.device import has_cuda_support as has_cuda_support
     from ._internal.mpi.device import has_sycl_support as has_sycl_support

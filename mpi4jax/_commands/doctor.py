@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from mpi4jax import _launcher, _terminal
+from mpi4jax import _launcher, _mpi, _terminal
 from mpi4jax._terminal import PLAIN, Terminal
 from mpi4jax._text import format_size, wrap
 
@@ -69,6 +69,8 @@ def examine(facts_by_rank: Sequence[Facts]) -> tuple[list[str], list[str]]:
         launchers = _launcher.from_facts(first["launchers"])
         if why := _launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], launchers):
             problems.append(why)
+        if mpi["library"].startswith(_mpi.MISSING_NAME):
+            notes.append(_mpi.MISSING)
     problems += differences(facts_by_rank, ("versions", "mpi", "devices"), IDENTICAL)
     problems += differences(facts_by_rank, ("settings",), CHUNK)
     notes += differences(facts_by_rank, ("devices",), ("platform",))

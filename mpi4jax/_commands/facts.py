@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mpi4jax import _launcher, _node, _terminal
+from mpi4jax import _launcher, _mpi, _node, _terminal
 
 Facts = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _load_mpi(launchers: Sequence[_launcher.Launcher]) -> Any:
 
         should_initialize, mpi4py.rc.initialize = mpi4py.rc.initialize, False
         mpi4py.rc.finalize = True  # which goes without saying only together with the other
-        from mpi4py import MPI
+        MPI = _mpi.load()
     except Exception:
         return None
     why = _launcher.foreign_launcher(

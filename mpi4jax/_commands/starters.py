@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpi4jax import _launcher
+from mpi4jax import _launcher, _mpi
 
 #: The kinds of launchers, and the MPIs whose processes each starts, by the begins of their
 #: names.
@@ -103,20 +104,14 @@ def load() -> Mpi:
         ImportError: if mpi4py or its MPI library is missing.
 
     """
-    try:
+    # Where mpi4py is missing, the error is that of `load`.
+    with contextlib.suppress(ImportError):
         import mpi4py
 
         mpi4py.rc.initialize = False
-        from mpi4py import MPI
-    except ImportError as error:
-        raise ImportError(
-            f"mpi4py could not be imported ({error}). Install it with `pip install mpi4py`"
-        ) from error
-    except RuntimeError as error:
-        raise ImportError(
-            f"mpi4py found no MPI library ({error}). Install one, for example with `pip "
-            "install mpi4jax[mpich]`"
-        ) from error
+    MPI = _mpi.load()
+    if _mpi.is_missing(MPI):
+        raise ImportError(_mpi.MISSING)
     name = _launcher.library_name(MPI.Get_library_version())
     return Mpi(name, _launcher.library_file())
 

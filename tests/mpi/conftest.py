@@ -26,22 +26,32 @@ def enable_x64():
 
 
 @pytest.fixture
+def every_call():
+    """Programs make the calls of one process, too, for tests that look at calls."""
+    from mpi4jax._internal.operations import _alone
+
+    _alone.begin_recording()
+    yield
+    _alone.end_recording()
+
+
+@pytest.fixture
 def log_of(capsys):
     """Calls a function, and returns its result and the debug lines."""
     import jax
 
     from mpi4jax import notoken as mpi
-    from mpi4jax._core import set_logging
+    from mpi4jax._internal.operations import _alone
 
     def call(function, *args):
         capsys.readouterr()
-        set_logging(True)
+        _alone.set_logging(True)
         try:
             result = jax.block_until_ready(function(*args))
             jax.effects_barrier()
             mpi.barrier(comm=MPI.COMM_SELF)  # ordered behind the call
         finally:
-            set_logging(False)
+            _alone.set_logging(False)
         *lines, _, last = capsys.readouterr().out.splitlines()
         assert "| MPI_Barrier done with code 0 " in last
         return result, lines

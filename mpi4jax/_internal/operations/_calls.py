@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
+from mpi4jax._override import override
+
 from ..arguments.checks import PLAIN_TYPES, array
 from ..arguments.types import ArrayLike, PyTree, Status
 from ..environment import settings
@@ -139,6 +141,11 @@ class ReceivingOperation(Operation):
 
     #: Number of the status that MPI fills when the message arrives.
     status_number: int = field(default=handles.NO_STATUS, kw_only=True)
+
+    @property
+    @override
+    def has_status(self) -> bool:
+        return self.status_number != handles.NO_STATUS
 
 
 def run_with_status(call: Call[T], status: Status) -> T:

@@ -69,6 +69,7 @@ def call_in_program(
     """
     # A process that was forked would wait for XLA's compiler, whose threads it has not got.
     _core.check_available()
+    communicator.has_messages |= envelopes is not None
     index = call_sites.note(ctx, name, communicator, envelopes, awaited)
     handler = f"{name}_computed" if is_computed else name
     attributes = {call_sites.CALL_SITE: np.int64(index), **attributes}

@@ -74,6 +74,8 @@ class Operation:
     is_collective: ClassVar[bool] = True
     #: Whether the operation is one end of a message, whose other end JAX does not know.
     is_one_sided: ClassVar[bool] = False
+    #: Whether blocks go to neighbors in the topology of the communicator.
+    has_neighbors: ClassVar[bool] = False
     #: Whether all processes have the same result.
     is_same_everywhere: ClassVar[bool] = False
     #: The fields that only JAX's rules look at, so that programs which differ only in these
@@ -141,6 +143,11 @@ class Operation:
         in the order of the messages.
         """
         return None
+
+    @property
+    def has_status(self) -> bool:
+        """Whether MPI fills a status of the user's."""
+        return False
 
     def check_dtype(self, function: str, argument: str, dtype: DType) -> None:
         """Raise TypeError if arrays of this data type can't be sent or reduced.

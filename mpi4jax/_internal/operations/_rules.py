@@ -19,6 +19,7 @@ from ..xla.jax_compat import (
     ad,
     batching,
 )
+from ._alone import lower_alone
 from ._batching import batch_at, batch_one_by_one
 from ._checkpoint import keep_complex_results
 from ._lowering import lower_everywhere
@@ -53,7 +54,7 @@ def as_primitive(operation_type: type[Declared]) -> type[Declared]:
     primitive.multiple_results = True
     primitive.def_impl(_evaluate)
     primitive.def_effectful_abstract_eval(_abstract_eval)
-    lower_everywhere(primitive, _lower)
+    lower_everywhere(primitive, lower)
     keep_complex_results(primitive)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = _jvp
@@ -74,8 +75,10 @@ def _abstract_eval(
     return operation.result_avals(*avals), {ordered_effect}
 
 
-def _lower(ctx: LoweringContext, *operands: Value, operation: Operation) -> Sequence[Value]:
-    return operation.lower(ctx, *operands)
+def lower(ctx: LoweringContext, *operands: Value, operation: Operation) -> Sequence[Value]:
+    """JAX's rule: the results of the call in a program, which may leave out the call."""
+    results = lower_alone(ctx, operation, operands)
+    return operation.lower(ctx, *operands) if results is None else results
 
 
 def _jvp(

@@ -30,6 +30,7 @@ from ._rules import as_primitive
 @dataclass(frozen=True)
 class NeighborAllGather(Operation):
     name = "neighbor_allgather"
+    has_neighbors = True
 
     @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

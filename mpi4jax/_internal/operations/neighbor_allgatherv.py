@@ -42,6 +42,7 @@ class NeighborAllGatherV(Operation):
     counts: tuple[int, ...]
 
     name = "neighbor_allgatherv"
+    has_neighbors = True
 
     @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

@@ -35,6 +35,7 @@ class NeighborAllToAll(Operation):
     backwards: bool = False
 
     name = "neighbor_alltoall"
+    has_neighbors = True
 
     @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

@@ -34,6 +34,7 @@ class NeighborAllToAllV(Operation):
     backwards: bool = False
 
     name = "neighbor_alltoallv"
+    has_neighbors = True
 
     @override
     def written_aval(self, x: ShapedArray, *others: ShapedArray) -> ShapedArray:

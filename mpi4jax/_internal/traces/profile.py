@@ -18,6 +18,7 @@ from mpi4py import MPI
 from mpi4jax import _core, _terminal
 
 from ..mpi import binding, handles
+from ..operations import _alone
 from ..watch.meetings import meeting
 from ..xla.flush import flush
 from . import writer
@@ -39,6 +40,7 @@ class Recording:
     """
 
     def __init__(self, is_first: bool = False) -> None:
+        _alone.begin_recording()
         if not is_first:
             flush()
         comm = handles.default_comm()
@@ -118,6 +120,7 @@ class Recording:
         return _core.stop_trace()
 
     def _clean(self) -> None:
+        _alone.end_recording()
         if self._folder is not None:
             self._folder.cleanup()
 

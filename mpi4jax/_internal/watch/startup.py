@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 from mpi4py import MPI
 
-from mpi4jax import _core
+from mpi4jax import _core, _mpi, _terminal
 from mpi4jax._launcher import processes_on_node, why_alone
 
 from ..arguments.hashable import handle
@@ -28,9 +28,19 @@ def _why_alone() -> str | None:
     return None if is_spawned else why_alone(MPI)
 
 
+@functools.cache
+def _tell_of_missing_mpi() -> None:
+    if _mpi.is_missing(MPI):
+        text = f"mpi4jax: {_mpi.MISSING}. MPI4JAX_ALONE=1 turns off this line"
+        _terminal.tell(text, sys.stderr)
+
+
 def refuse_alone() -> None:
     """Raise an error where a launcher started several processes that are alone in MPI."""
-    if not settings.alone and (why := _why_alone()):
+    if settings.alone:
+        return
+    _tell_of_missing_mpi()
+    if why := _why_alone():
         raise RuntimeError(
             f"{why}. MPI4JAX_ALONE=1 allows it, if each process is to work for itself"
         ) from None

@@ -104,6 +104,18 @@ def get_ordered_token(ctx: LoweringContext) -> Value:
     return get_token(ctx, ordered_effect)
 
 
+def leave_out(ctx: LoweringContext, handler: str) -> None:
+    """Leave out the call of a handler, which a program without an order can't have."""
+    _check_not_automatic(ctx, custom_call_target(handler))
+    set_token(ctx, ordered_effect, get_ordered_token(ctx))
+
+
+def _check_not_automatic(ctx: LoweringContext, target: str) -> None:
+    """Raise ValueError in a program that JAX divides over several devices."""
+    if is_automatic(ctx):
+        raise ValueError(f"{target}: {ALLOWED_PROGRAMS}")
+
+
 def _check_not_hidden(ctx: LoweringContext) -> None:
     """Raise NotImplementedError in a function whose effects a primitive has not declared.
 
@@ -152,8 +164,7 @@ def lower_in_order(
             handler. Operands and results may overlap then, and aliases are not kept.
 
     """
-    if is_automatic(ctx):
-        raise ValueError(f"{target}: {ALLOWED_PROGRAMS}")
+    _check_not_automatic(ctx, target)
     is_on_gpu = is_for_gpus(ctx)
     has_byte = is_on_gpu and takes_byte
     has_barriers = is_on_gpu and (CALLS_ON_SLICES_ARE_REPEATED or not takes_slices)

@@ -745,6 +745,11 @@ def is_automatic(ctx: LoweringContext) -> bool:
     return any(size > 1 for name, size in mesh.shape.items() if name not in manual)
 
 
+def is_for_export(ctx: LoweringContext) -> bool:
+    """Whether the program is lowered to be run elsewhere, by jax.export."""
+    return bool(ctx.module_context.lowering_parameters.for_export)
+
+
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
     """Run the programs in the block on the devices of their arguments, not on a mesh."""

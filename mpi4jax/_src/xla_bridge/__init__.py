@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from mpi4jax._core import get_logging, set_logging
+from mpi4jax._core import get_logging
 from mpi4jax._internal.environment import flag
 from mpi4jax._internal.environment import is_truthy as _is_truthy
 from mpi4jax._internal.mpi.device import has_cuda_support
+from mpi4jax._internal.operations._alone import set_logging
 
 from .mpi_xla_bridge import MPI_STATUS_IGNORE_ADDR
 

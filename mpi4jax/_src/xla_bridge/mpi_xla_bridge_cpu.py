@@ -2,8 +2,9 @@
 
 from mpi4py import MPI
 
-from mpi4jax._core import get_logging, set_logging
+from mpi4jax._core import get_logging
 from mpi4jax._internal.mpi.binding import abi
+from mpi4jax._internal.operations._alone import set_logging
 
 from .mpi_xla_bridge import MPI_STATUS_IGNORE_ADDR
 

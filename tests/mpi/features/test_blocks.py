@@ -264,6 +264,8 @@ def test_random_exchanges(kind, seed, monkeypatch):
     expected = program.expected(program.arrays_of)
     assert_all_equal(jax.jit(exchange)(*arrays), expected)
     is_one_call = len(set(program.dtypes)) == 1 and any(program.messages)
+    # Of one process, a program leaves out messages whose ranks are known.
+    is_one_call &= program.is_computed or COMM.Get_size() > 1
     if is_one_call and jax.default_backend() == "cpu":
         names = handlers(exchange, *arrays)
         assert names == ["exchange_computed" if program.is_computed else "exchange"]

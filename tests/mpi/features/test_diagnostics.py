@@ -14,6 +14,9 @@ from mpi4jax import notoken as mpi
 from mpi4jax._internal.traces.writer import compare_clocks
 from mpi4jax._internal.xla.call_sites import is_users, relative_path
 
+pytestmark = pytest.mark.usefixtures("every_call")
+
+
 X = jnp.ones(3)
 FILE = relative_path(__file__)
 NOBODY = MPI.PROC_NULL

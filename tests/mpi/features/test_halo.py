@@ -18,6 +18,7 @@ from mpi4jax import diagnostics
 from mpi4jax._internal.blocks import copies
 from mpi4jax._internal.grids import plan as grids_plan
 from mpi4jax._internal.mpi import device
+from mpi4jax._internal.operations import _alone
 from mpi4jax.halo import Plan
 
 world = MPI.COMM_WORLD
@@ -327,11 +328,11 @@ def test_one_message_for_each_neighbor(name, capfd):
     x = jnp.ones((4, 4))
     fields = [x, x.astype(jnp.float32), jnp.ones((3, 5, 4), jnp.int8)]
     jax.block_until_ready(function(fields))
-    mpi4jax._core.set_logging(True)
+    _alone.set_logging(True)
     try:
         jax.block_until_ready(function(fields))
     finally:
-        mpi4jax._core.set_logging(False)
+        _alone.set_logging(False)
     expected = NEIGHBORS if name == "exchange" else NEIGHBORS[::-1]
     calls = [line for line in capfd.readouterr().out.splitlines() if "->" in line]
     calls = [line for line in calls if line.startswith(f"r{RANK}")]

@@ -28,7 +28,7 @@ LEFT, RIGHT = (RANK - 1) % SIZE, (RANK + 1) % SIZE
 BEFORE = RANK - 1 if RANK else MPI.PROC_NULL
 BEHIND = RANK + 1 if RANK < SIZE - 1 else MPI.PROC_NULL
 
-pytestmark = pytest.mark.usefixtures("enable_x64", "nothing_left")
+pytestmark = pytest.mark.usefixtures("enable_x64", "every_call", "nothing_left")
 compiled = pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit], ids=["eager", "jit"]
 )

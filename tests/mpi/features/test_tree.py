@@ -171,6 +171,7 @@ def test_200_small_leaves_are_one_message(calls_of):
             np.testing.assert_array_equal(leaf, SIZE * np.full(256, n))
 
 
+@pytest.mark.usefixtures("every_call")
 def test_a_large_leaf_is_not_copied():
     """It is the operation itself, which may be in place; the small ones are packed."""
     tree = [jnp.ones(MANY), jnp.ones(MANY), jnp.ones(2), jnp.ones(3)]

@@ -285,6 +285,7 @@ def test_null_operator():
         mpi.scan(X, op)
 
 
+@pytest.mark.usefixtures("every_call")
 def test_compiled_function_of_a_freed_communicator(size):
     comm = MPI.COMM_WORLD.Dup()
     functions = [

@@ -17,6 +17,8 @@ from mpi4jax._internal.operations._eager import EagerProgram
 from mpi4jax._testing.cases import SUM
 from mpi4jax.halo import Plan
 
+pytestmark = pytest.mark.usefixtures("every_call")
+
 
 def resident_bytes():
     with open("/proc/self/statm") as statm:

@@ -9,7 +9,8 @@ from every import every_operation
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
-from mpi4jax._core import get_logging, set_logging
+from mpi4jax._core import get_logging
+from mpi4jax._internal.operations._alone import set_logging
 
 X = jnp.ones(10)
 NULL = MPI.PROC_NULL

@@ -18,6 +18,8 @@ from mpi4jax._testing.cases.messages import Sendrecv
 from mpi4jax._testing.modes import MODES
 from mpi4jax.experimental import auto_tokenize
 
+pytestmark = pytest.mark.usefixtures("every_call")
+
 
 def conversation(rank):
     """Two ranks talk: each message is needed for the next, none may overtake another.
