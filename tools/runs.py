@@ -67,6 +67,9 @@ MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 ON_CUDA = Environment("mpich", cuda=True)
 NOTOKEN = Environment("mpich", api="notoken")
 
+#: Hides all MPI libraries from mpi4py.
+WITHOUT_MPI = (("PYTHONPATH", str(TESTS / "without_mpi")),)
+
 #: Settings of JAX's cache: most of the time would go into compiling the programs again.
 CACHE = {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / "build" / "compiled"),
@@ -183,6 +186,8 @@ def own() -> Iterator[Run]:
     checked = (*CORE, *under("mpi", "tree"))
     yield Run(MPICH, 2, checked, (("MPI4JAX_CHECK", "1"),), sample="3/12")
     yield Run(MPICH, 0, ("process",))
+    alone = (*CORE, *ALONE, *under("mpi", "alone", "docs"))
+    yield Run(MPICH, 0, alone, WITHOUT_MPI, sample="3/8")
     yield Run(OPENMPI, 0, LAUNCH, sample="1/2")
     yield Run(NOTOKEN, 0, ("process/test_import.py",), sample="0/2")
     yield Run(MPICH, 2, DISTRIBUTED, sample="0/8")

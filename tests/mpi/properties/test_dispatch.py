@@ -14,10 +14,8 @@ from mpi4jax._internal.environment import settings
 from mpi4jax._internal.xla import programs
 from mpi4jax.experimental import auto_tokenize
 
-pytestmark = pytest.mark.usefixtures("every_call")
-
-
 pytestmark = [
+    pytest.mark.usefixtures("every_call"),
     pytest.mark.skipif(not settings.fast_dispatch, reason="turned off"),
     pytest.mark.on_cpus,
 ]
