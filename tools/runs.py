@@ -67,8 +67,8 @@ MPICH, OPENMPI = Environment("mpich"), Environment("openmpi")
 ON_CUDA = Environment("mpich", cuda=True)
 NOTOKEN = Environment("mpich", api="notoken")
 
-#: Hides all MPI libraries from mpi4py.
-WITHOUT_MPI = (("PYTHONPATH", str(TESTS / "without_mpi")),)
+#: Makes mpi4py load our library for one process (:meth:`Run.settings`).
+WITHOUT_MPI = (("WITHOUT_MPI", "1"),)
 
 #: Settings of JAX's cache: most of the time would go into compiling the programs again.
 CACHE = {
@@ -147,6 +147,10 @@ class Run(NamedTuple):
             environ |= CACHE
         if self.folder in ("mpi", "distributed") and not self.environment.cuda:
             environ |= QUICK_COMPILATION
+        if "WITHOUT_MPI" in environ:
+            library = "lib/python*/site-packages/mpi4jax/_alone/libmpi.so.12"
+            (file,) = prepare(self.environment).glob(library)
+            environ["MPI4PY_LIBMPI"] = str(file)
         if self.folder == "device":
             driver = stand_ins.driver(environ.get("STAND_IN", stand_ins.CUDA))
             environ["LD_LIBRARY_PATH"] = str(driver)

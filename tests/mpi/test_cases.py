@@ -13,6 +13,10 @@ from mpi4jax._testing.cases import NAMES, OPERATIONS, Case
 
 #: The files that test every operation, with those that they leave out, and why.
 FILES = {
+    "properties/test_alone": {
+        "send": "has another process as its other end",
+        "recv": "has another process as its other end",
+    },
     "properties/test_arguments": {},
     "properties/test_autodiff": {
         "send": "has no derivative, which is tested there",

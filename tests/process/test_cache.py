@@ -37,8 +37,8 @@ def run(launch, tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
 
-    def run(program):
-        done = launch(program, **environ)
+    def run(program, ranks=1):
+        done = launch(program, ranks=ranks, **environ)
         assert done.returncode == 0, done.stderr
         files = {file.name for file in cache.iterdir() if file.name.endswith("-cache")}
         return done.stdout, files
@@ -64,15 +64,16 @@ LINES = """
         return mpi.allreduce(x, MPI.SUM)
 
     jax.block_until_ready(program(jnp.ones(3)))
-    print(diagnostics.recent()[-1].line.rpartition("/")[2])
+    if MPI.COMM_WORLD.rank == 0:
+        print(diagnostics.recent()[-1].line.rpartition("/")[2])
 """
 
 
 def test_a_cached_program_knows_its_lines_where_they_are_now(run):
     """Fails if lines are a part of what is compiled, or come from there."""
-    output, first = run(LINES.format(moved=""))
+    output, first = run(LINES.format(moved=""), ranks=2)
     assert output == "program.py:9 in program\n"
     assert any("program" in name for name in first)
-    output, second = run(LINES.format(moved="# a comment" + 4 * "\n"))
+    output, second = run(LINES.format(moved="# a comment" + 4 * "\n"), ranks=2)
     assert output == "program.py:13 in program\n"
     assert second == first

@@ -136,7 +136,7 @@ RECOVERS = """
 
 def test_going_on_after_an_error(launch):
     # JAX hands the failed token of one program to the next, which then fails unseen.
-    done = launch(RECOVERS, MPI4JAX_ON_ERROR="raise")
+    done = launch(RECOVERS, MPI4JAX_ON_ERROR="raise", MPI4JAX_DEBUG="1")
     assert done.returncode == 0, done.stderr
     assert "r0 | MPI_Recv returned error code" in done.stdout
     assert done.stdout.endswith("3.0\n")

@@ -504,6 +504,7 @@ def test_the_profiler_of_jax_has_the_names(launch, tmp_path):
         print(sorted(names & {"allreduce", "bcast"}))
         """,
         cwd=tmp_path,
+        MPI4JAX_CHECK="1",  # so that one process makes its calls
     )
     assert done.stdout == "['allreduce', 'bcast']\n", done.stderr
 
