@@ -55,8 +55,7 @@ type Blocks<'blocks> = &'blocks dyn Fn(usize) -> Result<(Buffer, isize)>;
 /// Copies each block from where it is sent to where it is received, if a neighbor is there.
 fn exchange(comm: c_int, from: Blocks<'_>, to: Blocks<'_>) -> Result<()> {
     let place = |((address, count, datatype), bytes): (Buffer, isize)| {
-        let data = state().data(address, count, datatype)?;
-        Ok(Data { address: data.address.wrapping_add_signed(bytes), ..data })
+        state().data(address.wrapping_add_signed(bytes), count, datatype)
     };
     // Blocks are taken before any is written: nothing is in place, but buffers may be the same.
     for (sent, received) in topologies::pairs(comm)? {

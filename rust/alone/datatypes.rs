@@ -14,7 +14,6 @@ pub enum Kind {
     Signed,
     Unsigned,
     Float,
-    LongDouble,
     Complex,
     Logical,
     Byte,
@@ -47,19 +46,20 @@ basics! {
         UNSIGNED_LONG = 0x4c000808, UNSIGNED_LONG_LONG = 0x4c000819, UINT8_T = 0x4c00013b,
         UINT16_T = 0x4c00023c, UINT32_T = 0x4c00043d, UINT64_T = 0x4c00083e;
     Float: FLOAT = 0x4c00040a, DOUBLE = 0x4c00080b, REAL = 0x4c00041c,
-        DOUBLE_PRECISION = 0x4c00081f, REAL4 = 0x4c000427, REAL8 = 0x4c000829;
-    LongDouble: LONG_DOUBLE = 0x4c00100c, REAL16 = 0x4c00102b,
-        C_LONG_DOUBLE_COMPLEX = 0x4c002042, CXX_LONG_DOUBLE_COMPLEX = 0x4c002036,
-        COMPLEX32 = 0x4c00202c;
+        DOUBLE_PRECISION = 0x4c00081f, REAL2 = 0x4c000226, REAL4 = 0x4c000427, REAL8 = 0x4c000829,
+        REAL16 = 0x4c00102b, LONG_DOUBLE = 0x4c00100c, C_FLOAT16 = 0x4c000246,
+        BFLOAT16 = 0x4c00024c;
     Complex: C_FLOAT_COMPLEX = 0x4c000840, C_DOUBLE_COMPLEX = 0x4c001041, COMPLEX = 0x4c00081e,
         DOUBLE_COMPLEX = 0x4c001022, COMPLEX8 = 0x4c000828, COMPLEX16 = 0x4c00102a,
-        CXX_FLOAT_COMPLEX = 0x4c000834, CXX_DOUBLE_COMPLEX = 0x4c001035;
+        CXX_FLOAT_COMPLEX = 0x4c000834, CXX_DOUBLE_COMPLEX = 0x4c001035, COMPLEX4 = 0x4c00042e,
+        COMPLEX32 = 0x4c00202c, C_LONG_DOUBLE_COMPLEX = 0x4c002042,
+        CXX_LONG_DOUBLE_COMPLEX = 0x4c002036;
     Logical: C_BOOL = 0x4c00013f, CXX_BOOL = 0x4c000133, LOGICAL = 0x4c00041d,
         LOGICAL1 = 0x4c000147, LOGICAL2 = 0x4c000248, LOGICAL4 = 0x4c000449,
         LOGICAL8 = 0x4c00084a;
     Byte: BYTE = 0x4c00010d;
     Other: WCHAR = 0x4c00040e, PACKED = 0x4c00010f, CHARACTER = 0x4c00011a,
-        LB = 0x4c000010, UB = 0x4c000011, REAL2 = 0x4c000226, COMPLEX4 = 0x4c00042e,
+        LB = 0x4c000010, UB = 0x4c000011,
         INTEGER16 = 0x4c001032, LOGICAL16 = 0x4c00104b;
     Pair: 2INT = 0x4c000816, 2INTEGER = 0x4c000820, 2REAL = 0x4c000821,
         2DOUBLE_PRECISION = 0x4c001023;
@@ -863,20 +863,37 @@ fn unpack(from: usize, size: isize, position: isize, data: &Data) -> Result<isiz
 }
 
 /// The bytes of a number in memory and in the representation "external32" (MPI-3.1 §13.5.2).
-fn external(basic: c_int) -> Result<(usize, usize)> {
+fn external(basic: c_int) -> (usize, usize) {
     const LONGS: [c_int; 2] = [0x4c00_0807, 0x4c00_0808];
     const WCHAR: c_int = 0x4c00_040e;
     let found = BASICS.iter().find(|(handle, ..)| handle.cast_signed() == basic);
     let size = size_of_basic(basic);
-    Ok(match found.map(|(.., kind)| *kind) {
-        Some(Kind::LongDouble) => {
-            return Err(Error::new(super::errors::CONVERSION, "long doubles cannot be converted"));
-        }
+    match found.map(|(.., kind)| *kind) {
         Some(Kind::Complex | Kind::Pair) => (size / 2, size / 2),
-        _ if LONGS.contains(&basic) => (size, size / 2),
-        _ if basic == WCHAR => (size, size / 2),
+        _ if LONGS.contains(&basic) || basic == WCHAR => (size, size / 2),
         _ => (size, size),
-    })
+    }
+}
+
+/// The handle of `MPI_LONG_DOUBLE` or of complex numbers of two of them.
+fn is_long_double(basic: c_int) -> bool {
+    cfg!(target_arch = "x86_64") && [0x4c00_100c, 0x4c00_2042, 0x4c00_2036].contains(&basic)
+}
+
+/// Bits of the integer part of a significand, which only the x87's numbers have.
+const INTEGER_BIT: u128 = 1 << 63;
+
+/// A number of the x87 unit in 128 bits, as external32 has long doubles.
+fn widened(value: u128) -> u128 {
+    let exponent = value >> 64 & 0xffff;
+    exponent << 112 | (value & (INTEGER_BIT - 1)) << 49
+}
+
+/// The number of the x87 unit that [`widened`] gives this.
+fn narrowed(value: u128) -> u128 {
+    let exponent = value >> 112;
+    let integer = if exponent & 0x7fff == 0 { 0 } else { INTEGER_BIT };
+    exponent << 64 | integer | value >> 49 & (INTEGER_BIT - 1)
 }
 
 /// The bytes of elements in "external32", which is the only representation.
@@ -887,7 +904,7 @@ fn external_bytes(name: memory::Text, data: &Data) -> Result<usize> {
     }
     let mut bytes = 0;
     for block in &data.layout.blocks {
-        let (inside, outside) = external(block.basic)?;
+        let (inside, outside) = external(block.basic);
         bytes += block.bytes / inside * outside;
     }
     Ok(bytes * data.count)
@@ -910,11 +927,16 @@ mpi! {
         let to = packed(to, size, start, bytes)?;
         let mut message = Vec::with_capacity(bytes);
         data.blocks(|address, block| {
-            let (inside, outside) = external(block.basic).unwrap_or((1, 1));
+            let (inside, outside) = external(block.basic);
             let mut values = Vec::new();
             memory::read(address, block.bytes, &mut values);
             for value in values.chunks_exact(inside) {
-                // Linux's architectures are little-endian here: the low bytes are first.
+                // Little-endian bytes: the low ones are first.
+                let mut value = value.to_vec();
+                if is_long_double(block.basic) {
+                    let number = u128::from_le_bytes(value[..].try_into().unwrap_or_default());
+                    value = widened(number).to_le_bytes().into();
+                }
                 message.extend(value[..outside].iter().rev());
             }
             true
@@ -933,13 +955,18 @@ mpi! {
         memory::read(packed(from, size, start, bytes)?, bytes, &mut message);
         let mut rest = &message[..];
         data.blocks(|address, block| {
-            let (inside, outside) = external(block.basic).unwrap_or((1, 1));
+            let (inside, outside) = external(block.basic);
             let (values, after) = rest.split_at(block.bytes / inside * outside);
             rest = after;
             let is_signed = block.basic == 0x4c00_0807;
             let mut converted = Vec::with_capacity(block.bytes);
             for value in values.chunks_exact(outside) {
                 let sign = if is_signed && value[0] & 0x80 != 0 { 0xff } else { 0 };
+                if is_long_double(block.basic) {
+                    let number = u128::from_be_bytes(value.try_into().unwrap_or_default());
+                    converted.extend(narrowed(number).to_le_bytes());
+                    continue;
+                }
                 converted.extend(value.iter().rev());
                 converted.resize(converted.len() + inside - outside, sign);
             }

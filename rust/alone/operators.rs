@@ -54,11 +54,11 @@ pub fn predefined() -> Vec<(c_int, Operator)> {
 impl Known {
     /// Whether the operation is defined for these elements.
     fn takes(self, kind: Kind) -> bool {
-        use Kind::{Byte, Complex, Float, Logical, LongDouble, Pair, Signed, Unsigned};
+        use Kind::{Byte, Complex, Float, Logical, Pair, Signed, Unsigned};
         match self {
-            Self::Max | Self::Min => matches!(kind, Signed | Unsigned | Float | LongDouble),
+            Self::Max | Self::Min => matches!(kind, Signed | Unsigned | Float),
             Self::Sum | Self::Product => {
-                matches!(kind, Signed | Unsigned | Float | LongDouble | Complex)
+                matches!(kind, Signed | Unsigned | Float | Complex)
             }
             Self::And | Self::Or | Self::Xor => matches!(kind, Signed | Unsigned | Logical),
             Self::BitAnd | Self::BitOr | Self::BitXor => matches!(kind, Signed | Unsigned | Byte),
@@ -213,7 +213,7 @@ fn reduce(
 }
 
 fn unavailable() -> Error {
-    Error::new(OP, "reductions of long doubles are not available without an MPI library")
+    Error::new(OP, "reductions of long or half floats are not available without an MPI library")
 }
 
 impl State {

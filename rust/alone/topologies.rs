@@ -72,7 +72,8 @@ pub fn pairs(comm: c_int) -> Result<Vec<(usize, usize)>> {
     Ok(destinations.into_iter().zip(sources).collect())
 }
 
-fn check_dims(ndims: c_int, dims: In<c_int>) -> Result<()> {
+/// Checks a grid, and says whether it has a place for the process.
+fn check_dims(ndims: c_int, dims: In<c_int>) -> Result<bool> {
     let dims = dims_of(ndims, dims)?;
     if let Some(wrong) = dims.iter().find(|dim| **dim < 0) {
         return Err(Error::got(DIMS, wrong, "a dimension", "1"));
@@ -82,7 +83,7 @@ fn check_dims(ndims: c_int, dims: In<c_int>) -> Result<()> {
         let expected = "1, for one process";
         return Err(Error::got(ARG, size, "the product of the dimensions", expected));
     }
-    if size < 1 { Err(Error::got(DIMS, 0, "a dimension", "1")) } else { Ok(()) }
+    Ok(size == 1)
 }
 
 fn dims_of(ndims: c_int, dims: In<c_int>) -> Result<Vec<c_int>> {
@@ -217,15 +218,16 @@ mpi! {
         comm: c_int, ndims: c_int, dims: In<c_int>, periods: In<c_int>, _reorder: c_int,
         new: Out<c_int>,
     ) on comm => {
-        check_dims(ndims, dims)?;
+        if !check_dims(ndims, dims)? {
+            return new.put(COMM_NULL);
+        }
         let periods = periods.all(ndims)?.iter().map(|period| *period != 0).collect();
         new.put(communicators::make(comm, Some(Topology::Cart(periods)))?)
     };
     MPI_Cart_map(
         comm: c_int, ndims: c_int, dims: In<c_int>, _periods: In<c_int>, rank: Out<c_int>,
     ) on comm => {
-        check_dims(ndims, dims)?;
-        rank.put(0)
+        rank.put(if check_dims(ndims, dims)? { 0 } else { UNDEFINED })
     };
     MPI_Cartdim_get(comm: c_int, ndims: Out<c_int>) on comm => ndims.put(cart(comm)?.len() as c_int);
     MPI_Cart_get(
