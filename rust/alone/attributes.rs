@@ -31,7 +31,10 @@ pub struct Attributes(Vec<(c_int, Arc<Keyval>, usize)>);
 
 impl Attributes {
     fn get(&self, keyval: c_int) -> Option<usize> {
-        self.0.iter().find(|(key, ..)| *key == keyval).map(|(.., value)| *value)
+        self.0
+            .iter()
+            .find(|(key, ..)| *key == keyval)
+            .map(|(.., value)| *value)
     }
 
     fn set(&mut self, keyval: c_int, key: Arc<Keyval>, value: usize) {
@@ -48,7 +51,14 @@ impl Attributes {
             let Some(copy) = key.copy else { continue };
             let (mut copied, mut flag) = (0_usize, 0);
             let to = (&raw mut copied).cast();
-            outcome(copy(object, *handle, pointer(key.extra), pointer(*value), to, &raw mut flag))?;
+            outcome(copy(
+                object,
+                *handle,
+                pointer(key.extra),
+                pointer(*value),
+                to,
+                &raw mut flag,
+            ))?;
             if flag != 0 {
                 copies.0.push((*handle, Arc::clone(key), copied));
             }
@@ -63,19 +73,30 @@ impl<F: Fn(&mut State) -> Result<&mut Attributes>> Of for F {}
 
 /// Deletes an attribute, if its callback agrees.
 fn delete(object: c_int, keyval: c_int, attributes: &impl Of) -> Result<()> {
-    let found = attributes(&mut state())?.0.iter().find(|(key, ..)| *key == keyval).cloned();
-    let Some((_, key, value)) = found else { return Ok(()) };
+    let found = attributes(&mut state())?
+        .0
+        .iter()
+        .find(|(key, ..)| *key == keyval)
+        .cloned();
+    let Some((_, key, value)) = found else {
+        return Ok(());
+    };
     if let Some(delete) = key.delete {
         outcome(delete(object, keyval, pointer(value), pointer(key.extra)))?;
     }
-    attributes(&mut state())?.0.retain(|(key, ..)| *key != keyval);
+    attributes(&mut state())?
+        .0
+        .retain(|(key, ..)| *key != keyval);
     Ok(())
 }
 
 /// Deletes all attributes, the last that was set first.
 pub fn delete_all(object: c_int, attributes: impl Of) -> Result<()> {
     loop {
-        let last = attributes(&mut state())?.0.last().map(|(keyval, ..)| *keyval);
+        let last = attributes(&mut state())?
+            .0
+            .last()
+            .map(|(keyval, ..)| *keyval);
         let Some(keyval) = last else { return Ok(()) };
         delete(object, keyval, &attributes)?;
     }
@@ -85,13 +106,28 @@ pub fn delete_all(object: c_int, attributes: impl Of) -> Result<()> {
 fn key(keyval: c_int, of_types: bool) -> Result<Arc<Keyval>> {
     let found = Arc::clone(state().keyvals.get(keyval)?);
     if found.of_types != of_types {
-        let expected = if of_types { "one of datatypes" } else { "one of communicators" };
-        return Err(Error::got(KEYVAL, format!("{keyval:#x}"), "the attribute key", expected));
+        let expected = if of_types {
+            "one of datatypes"
+        } else {
+            "one of communicators"
+        };
+        return Err(Error::got(
+            KEYVAL,
+            format!("{keyval:#x}"),
+            "the attribute key",
+            expected,
+        ));
     }
     Ok(found)
 }
 
-fn set(object: c_int, keyval: c_int, value: usize, of_types: bool, attributes: impl Of) -> Result<()> {
+fn set(
+    object: c_int,
+    keyval: c_int,
+    value: usize,
+    of_types: bool,
+    attributes: impl Of,
+) -> Result<()> {
     let key = key(keyval, of_types)?;
     // A new value deletes the old one, and keeps its place.
     let before = attributes(&mut state())?.get(keyval);

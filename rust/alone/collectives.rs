@@ -14,7 +14,12 @@ fn check_root(root: c_int) -> Result<()> {
     if root == 0 {
         return Ok(());
     }
-    Err(Error::got(ROOT, format!("rank {root}"), "the root", "0 in a communicator of one process"))
+    Err(Error::got(
+        ROOT,
+        format!("rank {root}"),
+        "the root",
+        "0 in a communicator of one process",
+    ))
 }
 
 /// A buffer: its address, a number of elements and their type.
@@ -36,7 +41,11 @@ fn move_part((from, from_start): (Buffer, c_int), (to, to_start): (Buffer, c_int
         return data(to, to_start).map(|_| ());
     }
     let from = data(from, from_start)?;
-    if to.0 == IN_PLACE { Ok(()) } else { from.copy_to(&data(to, to_start)?) }
+    if to.0 == IN_PLACE {
+        Ok(())
+    } else {
+        from.copy_to(&data(to, to_start)?)
+    }
 }
 
 /// The result of a reduction over one process is what it sends.
@@ -68,7 +77,10 @@ fn exchange(comm: c_int, from: Blocks<'_>, to: Blocks<'_>) -> Result<()> {
 fn even((address, count, datatype): Buffer) -> impl Fn(usize) -> Result<(Buffer, isize)> {
     move |slot| {
         let extent = state().layout(datatype)?.extent;
-        Ok(((address, count, datatype), extent * count as isize * slot as isize))
+        Ok((
+            (address, count, datatype),
+            extent * count as isize * slot as isize,
+        ))
     }
 }
 
@@ -78,7 +90,10 @@ fn uneven(
 ) -> impl Fn(usize) -> Result<(Buffer, isize)> {
     move |slot| {
         let extent = state().layout(datatype)?.extent;
-        Ok(((address, counts.at(slot)?, datatype), extent * displacements.at(slot)? as isize))
+        Ok((
+            (address, counts.at(slot)?, datatype),
+            extent * displacements.at(slot)? as isize,
+        ))
     }
 }
 
@@ -86,7 +101,12 @@ fn uneven(
 fn typed(
     (address, counts, displacements, types): (usize, In<c_int>, In<isize>, In<c_int>),
 ) -> impl Fn(usize) -> Result<(Buffer, isize)> {
-    move |slot| Ok(((address, counts.at(slot)?, types.at(slot)?), displacements.at(slot)?))
+    move |slot| {
+        Ok((
+            (address, counts.at(slot)?, types.at(slot)?),
+            displacements.at(slot)?,
+        ))
+    }
 }
 
 /// Declares collective functions, each with its nonblocking form, by what both do at once.

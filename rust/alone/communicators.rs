@@ -28,7 +28,13 @@ pub struct Communicator {
 impl Communicator {
     fn new(name: &str, errhandler: c_int) -> Self {
         let (attributes, topology) = (Attributes::default(), None);
-        Self { name: name.into(), attributes, errhandler, topology, info: Info::new() }
+        Self {
+            name: name.into(),
+            attributes,
+            errhandler,
+            topology,
+            info: Info::new(),
+        }
     }
 }
 
@@ -43,7 +49,10 @@ pub fn make(comm: c_int, topology: Option<Topology>) -> Result<c_int> {
     let mut state = state();
     let errhandler = state.communicators.get(comm)?.errhandler;
     state.errhandlers.get_mut(errhandler)?.uses += 1;
-    let made = Communicator { topology, ..Communicator::new("", errhandler) };
+    let made = Communicator {
+        topology,
+        ..Communicator::new("", errhandler)
+    };
     Ok(state.communicators.add(made))
 }
 
@@ -70,9 +79,15 @@ fn duplicate(comm: c_int, info: Option<c_int>) -> Result<c_int> {
 
 fn free(comm: Out<c_int>) -> Result<()> {
     let handle = comm.get()?;
-    state().communicators.check_made(handle).map_err(|error| error.on(COMM_WORLD))?;
+    state()
+        .communicators
+        .check_made(handle)
+        .map_err(|error| error.on(COMM_WORLD))?;
     attributes::delete_all(handle, |state| {
-        state.communicators.get_mut(handle).map(|found| &mut found.attributes)
+        state
+            .communicators
+            .get_mut(handle)
+            .map(|found| &mut found.attributes)
     })?;
     let mut state = state();
     let gone = state.communicators.remove(handle)?;

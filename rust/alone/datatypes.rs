@@ -111,28 +111,49 @@ impl Layout {
             Kind::Complex | Kind::Pair => size / 2,
             _ => size.min(16),
         };
-        let mut blocks = vec![Block { offset: 0, bytes: size, basic: handle }];
+        let mut blocks = vec![Block {
+            offset: 0,
+            bytes: size,
+            basic: handle,
+        }];
         blocks.retain(|block| block.bytes > 0);
         let basic = Some((handle, kind));
-        Self { blocks, size, lower: 0, extent: size as isize, alignment: alignment.max(1), basic }
+        Self {
+            blocks,
+            size,
+            lower: 0,
+            extent: size as isize,
+            alignment: alignment.max(1),
+            basic,
+        }
     }
 
     /// Parts in the order in which their elements are sent.
     pub fn of<'layout>(parts: impl IntoIterator<Item = Part<'layout>>) -> Result<Self> {
-        let mut whole = Self { alignment: 1, ..Self::default() };
+        let mut whole = Self {
+            alignment: 1,
+            ..Self::default()
+        };
         let mut bounds: Option<(isize, isize)> = None;
         for (displacement, count, part) in parts {
-            let Some(last) = count.checked_sub(1) else { continue };
+            let Some(last) = count.checked_sub(1) else {
+                continue;
+            };
             let at = |index: usize| {
                 let offset = isize::try_from(index).ok()?.checked_mul(part.extent)?;
                 offset.checked_add(displacement)
             };
             let ends = [0, last].map(|index| at(index).and_then(|at| at.checked_add(part.lower)));
-            let [Some(first), Some(end)] = ends else { return Err(too_large()) };
+            let [Some(first), Some(end)] = ends else {
+                return Err(too_large());
+            };
             let (low, high) = (first.min(end), first.max(end).checked_add(part.extent));
             let high = high.ok_or_else(too_large)?;
             bounds = Some(bounds.map_or((low, high), |(a, b)| (a.min(low), b.max(high))));
-            let size = part.size.checked_mul(count).and_then(|size| size.checked_add(whole.size));
+            let size = part
+                .size
+                .checked_mul(count)
+                .and_then(|size| size.checked_add(whole.size));
             whole.size = size.ok_or_else(too_large)?;
             whole.alignment = whole.alignment.max(part.alignment);
             match part.dense() {
@@ -145,7 +166,10 @@ impl Layout {
                     for index in 0..if part.blocks.is_empty() { 0 } else { count } {
                         let start = at(index).unwrap_or_default();
                         for block in &part.blocks {
-                            whole.push(Block { offset: block.offset + start, ..*block })?;
+                            whole.push(Block {
+                                offset: block.offset + start,
+                                ..*block
+                            })?;
                         }
                     }
                 }
@@ -178,7 +202,12 @@ impl Layout {
 
     /// The same elements with other bounds.
     fn resized(self, lower: isize, extent: isize) -> Self {
-        Self { lower, extent, basic: None, ..self }
+        Self {
+            lower,
+            extent,
+            basic: None,
+            ..self
+        }
     }
 
     /// The extent up to the next element as in a C struct.
@@ -193,8 +222,12 @@ impl Layout {
         let mut row = old.clone();
         for (size, ranges) in dimensions {
             let extent = row.extent;
-            let parts = ranges.iter().map(|(start, count)| (*start as isize * extent, *count, &row));
-            let whole = isize::try_from(*size).ok().and_then(|size| size.checked_mul(extent));
+            let parts = ranges
+                .iter()
+                .map(|(start, count)| (*start as isize * extent, *count, &row));
+            let whole = isize::try_from(*size)
+                .ok()
+                .and_then(|size| size.checked_mul(extent));
             row = Self::of(parts)?.resized(0, whole.ok_or_else(too_large)?);
         }
         Ok(row.resized_if_basic())
@@ -207,8 +240,16 @@ impl Layout {
 
     /// The first byte and the number of bytes up to the last.
     fn true_bounds(&self) -> (isize, isize) {
-        let low = self.blocks.iter().map(|block| block.offset).min().unwrap_or_default();
-        let ends = self.blocks.iter().map(|block| block.offset + block.bytes as isize);
+        let low = self
+            .blocks
+            .iter()
+            .map(|block| block.offset)
+            .min()
+            .unwrap_or_default();
+        let ends = self
+            .blocks
+            .iter()
+            .map(|block| block.offset + block.bytes as isize);
         (low, ends.max().unwrap_or(low) - low)
     }
 
@@ -280,7 +321,9 @@ impl Data {
     /// Calls `each` with the address and the bytes of each block, in order.
     fn blocks(&self, mut each: impl FnMut(usize, Block) -> bool) {
         for index in 0..if self.layout.size == 0 { 0 } else { self.count } {
-            let start = self.address.wrapping_add_signed(self.layout.extent * index as isize);
+            let start = self
+                .address
+                .wrapping_add_signed(self.layout.extent * index as isize);
             for block in &self.layout.blocks {
                 if !each(start.wrapping_add_signed(block.offset), *block) {
                     return;
@@ -326,7 +369,12 @@ impl Data {
         let bytes = self.bytes();
         if bytes > to.bytes() {
             let expected = format!("at most {}, as in the receive buffer", to.bytes());
-            return Err(Error::got(TRUNCATE, bytes, "the bytes of the send buffer", &expected));
+            return Err(Error::got(
+                TRUNCATE,
+                bytes,
+                "the bytes of the send buffer",
+                &expected,
+            ));
         }
         match (self.dense(), to.dense()) {
             (Some(from), Some(to)) => memory::copy(from, to, bytes),
@@ -337,8 +385,14 @@ impl Data {
 
     /// The same type elsewhere: so many extents further.
     pub fn part(&self, displacement: isize, count: c_int) -> Result<Self> {
-        let address = self.address.wrapping_add_signed(self.layout.extent * displacement);
-        Ok(Self { address, count: counted(count)?, layout: Arc::clone(&self.layout) })
+        let address = self
+            .address
+            .wrapping_add_signed(self.layout.extent * displacement);
+        Ok(Self {
+            address,
+            count: counted(count)?,
+            layout: Arc::clone(&self.layout),
+        })
     }
 }
 
@@ -357,9 +411,17 @@ impl State {
 
     /// The buffer that three arguments describe.
     pub fn data(&self, address: usize, count: c_int, datatype: c_int) -> Result<Data> {
-        let data = Data { address, count: counted(count)?, layout: self.layout(datatype)? };
+        let data = Data {
+            address,
+            count: counted(count)?,
+            layout: self.layout(datatype)?,
+        };
         if address == IN_PLACE || address == 0 && data.bytes() > 0 && data.layout.basic.is_some() {
-            let given = if address == 0 { "a null pointer" } else { "MPI_IN_PLACE" };
+            let given = if address == 0 {
+                "a null pointer"
+            } else {
+                "MPI_IN_PLACE"
+            };
             return Err(Error::got(BUFFER, given, "a buffer", "an address"));
         }
         Ok(data)
@@ -418,7 +480,11 @@ pub fn predefined() -> Vec<(c_int, Datatype)> {
             addresses: Vec::new(),
             types: Vec::new(),
         };
-        let structure = Structure { layout: Arc::new(layout), contents, handle: Some(handle) };
+        let structure = Structure {
+            layout: Arc::new(layout),
+            contents,
+            handle: Some(handle),
+        };
         let datatype = Datatype {
             structure: Arc::new(structure),
             is_committed: true,
@@ -450,14 +516,24 @@ fn derive<const N: usize>(
     types: &[c_int],
     layout: impl FnOnce(&[&Layout]) -> Result<Layout>,
 ) -> Result<c_int> {
-    let types = types.iter().map(|old| Ok(Arc::clone(&state.datatypes.get(*old)?.structure)));
+    let types = types
+        .iter()
+        .map(|old| Ok(Arc::clone(&state.datatypes.get(*old)?.structure)));
     let types = types.collect::<Result<Vec<_>>>()?;
     let layouts: Vec<&Layout> = types.iter().map(|old| &*old.layout).collect();
     let layout = Arc::new(layout(&layouts)?.resized_if_basic());
-    let contents =
-        Contents { combiner, integers: integers.concat(), addresses: addresses.to_vec(), types };
+    let contents = Contents {
+        combiner,
+        integers: integers.concat(),
+        addresses: addresses.to_vec(),
+        types,
+    };
     Ok(state.datatypes.add(Datatype {
-        structure: Arc::new(Structure { layout, contents, handle: None }),
+        structure: Arc::new(Structure {
+            layout,
+            contents,
+            handle: None,
+        }),
         is_committed: false,
         name: String::new(),
         attributes: Attributes::default(),
@@ -482,7 +558,11 @@ fn in_bytes(displacements: &[c_int], old: &Layout) -> impl Iterator<Item = isize
 
 fn strided(count: c_int, length: c_int, stride: isize, old: &Layout) -> Result<Layout> {
     let displacements = (0..counted(count)?).map(|index| stride.wrapping_mul(index as isize));
-    indexed(std::iter::repeat(length), displacements, std::iter::repeat(old))
+    indexed(
+        std::iter::repeat(length),
+        displacements,
+        std::iter::repeat(old),
+    )
 }
 
 /// The dimensions of a grid from the fastest on.
@@ -490,7 +570,14 @@ fn in_order<T>(order: c_int, mut dimensions: Vec<T>) -> Result<Vec<T>> {
     match order {
         56 => dimensions.reverse(),
         57 => {}
-        _ => return Err(Error::got(ARG, order, "the order", "MPI_ORDER_C or MPI_ORDER_FORTRAN")),
+        _ => {
+            return Err(Error::got(
+                ARG,
+                order,
+                "the order",
+                "MPI_ORDER_C or MPI_ORDER_FORTRAN",
+            ));
+        }
     }
     Ok(dimensions)
 }
@@ -506,7 +593,12 @@ const DEFAULT: c_int = -49767;
 fn distributed(
     [size, distribution, argument, processes, coordinate]: [c_int; 5],
 ) -> Result<(usize, Vec<(usize, usize)>)> {
-    let wrong = |what| Err(Error::new(ARG, format!("got a wrong {what} for a distributed array")));
+    let wrong = |what| {
+        Err(Error::new(
+            ARG,
+            format!("got a wrong {what} for a distributed array"),
+        ))
+    };
     if size < 1 || processes < 1 || distribution == NONE && processes != 1 {
         return wrong("size");
     }
@@ -857,7 +949,11 @@ fn pack(data: &Data, to: usize, size: isize, position: isize) -> Result<isize> {
 
 fn unpack(from: usize, size: isize, position: isize, data: &Data) -> Result<isize> {
     let mut message = Vec::new();
-    memory::read(packed(from, size, position, data.bytes())?, data.bytes(), &mut message);
+    memory::read(
+        packed(from, size, position, data.bytes())?,
+        data.bytes(),
+        &mut message,
+    );
     data.unpack(&message);
     Ok(position + data.bytes() as isize)
 }
@@ -866,7 +962,9 @@ fn unpack(from: usize, size: isize, position: isize, data: &Data) -> Result<isiz
 fn external(basic: c_int) -> (usize, usize) {
     const LONGS: [c_int; 2] = [0x4c00_0807, 0x4c00_0808];
     const WCHAR: c_int = 0x4c00_040e;
-    let found = BASICS.iter().find(|(handle, ..)| handle.cast_signed() == basic);
+    let found = BASICS
+        .iter()
+        .find(|(handle, ..)| handle.cast_signed() == basic);
     let size = size_of_basic(basic);
     match found.map(|(.., kind)| *kind) {
         Some(Kind::Complex | Kind::Pair) => (size / 2, size / 2),
@@ -892,7 +990,11 @@ fn widened(value: u128) -> u128 {
 /// The number of the x87 unit that [`widened`] gives this.
 fn narrowed(value: u128) -> u128 {
     let exponent = value >> 112;
-    let integer = if exponent & 0x7fff == 0 { 0 } else { INTEGER_BIT };
+    let integer = if exponent & 0x7fff == 0 {
+        0
+    } else {
+        INTEGER_BIT
+    };
     exponent << 64 | integer | value >> 49 & (INTEGER_BIT - 1)
 }
 
@@ -900,7 +1002,12 @@ fn narrowed(value: u128) -> u128 {
 fn external_bytes(name: memory::Text, data: &Data) -> Result<usize> {
     let name = name.read()?;
     if name != "external32" {
-        return Err(Error::got(ARG, name, "the data representation", "external32"));
+        return Err(Error::got(
+            ARG,
+            name,
+            "the data representation",
+            "external32",
+        ));
     }
     let mut bytes = 0;
     for block in &data.layout.blocks {

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::fs;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
@@ -31,7 +31,10 @@ pub fn is_running() -> bool {
 
 /// Writes a line to stderr, and ends the process.
 pub fn exit(code: c_int, text: &str) -> ! {
-    let _ = writeln!(io::stderr(), "Abort({code}) on node 0 (rank 0 in a world of one process): {text}");
+    let _ = writeln!(
+        io::stderr(),
+        "Abort({code}) on node 0 (rank 0 in a world of one process): {text}"
+    );
     unsafe extern "C" {
         fn _exit(code: c_int) -> !;
     }
@@ -80,7 +83,10 @@ const MULTIPLE: c_int = 3;
 fn initialize() -> Result<()> {
     let mut state = state();
     if state.environment.is_initialized {
-        return Err(Error::new(super::errors::OTHER, "MPI was initialized before"));
+        return Err(Error::new(
+            super::errors::OTHER,
+            "MPI was initialized before",
+        ));
     }
     LazyLock::force(&START);
     state.environment.is_initialized = true;

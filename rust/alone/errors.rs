@@ -106,23 +106,41 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of a class.
     pub fn new(class: c_int, text: impl Into<String>) -> Self {
-        Self { code: class, text: text.into(), comm: None }
+        Self {
+            code: class,
+            text: text.into(),
+            comm: None,
+        }
     }
 
     /// An error for a value that isn't what it should be.
     pub fn got(class: c_int, value: impl Display, what: &str, expected: &str) -> Self {
-        Self::new(class, format!("got {value} for {what}, expected {expected}"))
+        Self::new(
+            class,
+            format!("got {value} for {what}, expected {expected}"),
+        )
     }
 
     /// The error, to be raised by a communicator's handler.
     pub fn on(self, comm: c_int) -> Self {
-        Self { comm: Some(comm), ..self }
+        Self {
+            comm: Some(comm),
+            ..self
+        }
     }
 }
 
 /// The outcome of a callback.
 pub fn outcome(code: c_int) -> Result<()> {
-    if code == 0 { Ok(()) } else { Err(Error { code, text: String::new(), comm: None }) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Error {
+            code,
+            text: String::new(),
+            comm: None,
+        })
+    }
 }
 
 /// A number of elements.
@@ -142,12 +160,15 @@ pub struct Errors {
 impl Errors {
     /// `MPI_LASTUSEDCODE`.
     pub fn last_used(&self) -> c_int {
-        self.own.last_key_value().map_or(LAST_CODE, |(code, _)| *code)
+        self.own
+            .last_key_value()
+            .map_or(LAST_CODE, |(code, _)| *code)
     }
 
     fn add(&mut self, class: Option<c_int>) -> c_int {
         let code = self.last_used() + 1;
-        self.own.insert(code, (class.unwrap_or(code), String::new()));
+        self.own
+            .insert(code, (class.unwrap_or(code), String::new()));
         code
     }
 
@@ -158,7 +179,8 @@ impl Errors {
         self.texts.insert(code, text);
         if self.texts.len() > TEXTS as usize {
             let serial = |code: c_int| code >> CLASS_BITS;
-            let oldest = |code: c_int| (self.serial - serial(code)).rem_euclid(LAST_CODE >> CLASS_BITS);
+            let oldest =
+                |code: c_int| (self.serial - serial(code)).rem_euclid(LAST_CODE >> CLASS_BITS);
             let oldest = self.texts.keys().copied().max_by_key(|code| oldest(*code));
             oldest.and_then(|code| self.texts.remove(&code));
         }
@@ -169,8 +191,15 @@ impl Errors {
     fn class(&self, code: c_int) -> Result<c_int> {
         match self.own.get(&code) {
             Some((class, _)) => Ok(*class),
-            None if code == 0 || (1..=LAST_CODE).contains(&code) => Ok(code & ((1 << CLASS_BITS) - 1)),
-            None => Err(Error::got(ARG, code, "the error code", "one that MPI returned")),
+            None if code == 0 || (1..=LAST_CODE).contains(&code) => {
+                Ok(code & ((1 << CLASS_BITS) - 1))
+            }
+            None => Err(Error::got(
+                ARG,
+                code,
+                "the error code",
+                "one that MPI returned",
+            )),
         }
     }
 
@@ -205,7 +234,15 @@ const ABORT: c_int = 0x5400_0003;
 
 /// The error handlers that every program has.
 pub fn predefined() -> [(c_int, Errhandler); 3] {
-    [FATAL, RETURN, ABORT].map(|handle| (handle, Errhandler { function: None, uses: 1 }))
+    [FATAL, RETURN, ABORT].map(|handle| {
+        (
+            handle,
+            Errhandler {
+                function: None,
+                uses: 1,
+            },
+        )
+    })
 }
 
 /// Gives up one use of an error handler.
@@ -227,8 +264,15 @@ fn raise(comm: c_int, code: c_int) -> c_int {
         let state = state();
         let known = state.communicators.get(comm).is_ok();
         let comm = if known { comm } else { COMM_WORLD };
-        let handler = state.communicators.get(comm).map_or(FATAL, |found| found.errhandler);
-        let function = state.errhandlers.get(handler).ok().and_then(|handler| handler.function);
+        let handler = state
+            .communicators
+            .get(comm)
+            .map_or(FATAL, |found| found.errhandler);
+        let function = state
+            .errhandlers
+            .get(handler)
+            .ok()
+            .and_then(|handler| handler.function);
         let text = state.errors.text(code).unwrap_or_default();
         (comm, code, handler, function, text)
     };
@@ -243,14 +287,21 @@ fn raise(comm: c_int, code: c_int) -> c_int {
 /// Runs the body of a function and returns its code, after an error handler where it fails.
 pub fn call(name: &str, comm: Option<c_int>, body: impl FnOnce() -> Result<()>) -> c_int {
     if !environment::is_running() {
-        environment::exit(OTHER, &format!("{name}: called before MPI_Init or after MPI_Finalize"));
+        environment::exit(
+            OTHER,
+            &format!("{name}: called before MPI_Init or after MPI_Finalize"),
+        );
     }
     let check = comm.map_or(Ok(()), |comm| state().communicators.get(comm).map(|_| ()));
-    let Err(error) = check.and_then(|()| body()) else { return 0 };
+    let Err(error) = check.and_then(|()| body()) else {
+        return 0;
+    };
     let code = if error.text.is_empty() {
         error.code
     } else {
-        state().errors.keep(error.code, format!("{name}: {}", error.text))
+        state()
+            .errors
+            .keep(error.code, format!("{name}: {}", error.text))
     };
     raise(error.comm.or(comm).unwrap_or(COMM_WORLD), code)
 }

@@ -44,13 +44,20 @@ fn ranges(group: c_int, count: c_int, ranges: In<[c_int; 3]>) -> Result<Vec<c_in
     let size = c_int::from(has(group)?);
     let mut ranks = Vec::new();
     for [first, last, stride] in ranges.all(count)? {
-        let outside = [first, last].into_iter().find(|rank| !(0..size).contains(rank));
+        let outside = [first, last]
+            .into_iter()
+            .find(|rank| !(0..size).contains(rank));
         if let Some(rank) = outside {
             let expected = format!("a rank of a group of {size}");
             return Err(Error::got(RANK, rank, "a rank of a range", &expected));
         }
         if stride == 0 {
-            return Err(Error::got(ARG, stride, "the stride of a range", "another number"));
+            return Err(Error::got(
+                ARG,
+                stride,
+                "the stride of a range",
+                "another number",
+            ));
         }
         ranks.push(first);
     }

@@ -60,18 +60,29 @@ impl<T> Table<T> {
         predefined: impl IntoIterator<Item = (c_int, T)>,
     ) -> Self {
         let objects = predefined.into_iter().collect();
-        Self { objects, kind: MADE | null, next: 0x100, class, name }
+        Self {
+            objects,
+            kind: MADE | null,
+            next: 0x100,
+            class,
+            name,
+        }
     }
 
     /// What an unknown handle is.
     fn unknown(&self, handle: c_int) -> Error {
         let Self { class, name, .. } = self;
-        Error::new(*class, format!("got {handle:#010x} for the {name}, which is null, freed or unknown"))
+        Error::new(
+            *class,
+            format!("got {handle:#010x} for the {name}, which is null, freed or unknown"),
+        )
     }
 
     /// The object.
     pub fn get(&self, handle: c_int) -> Result<&T> {
-        self.objects.get(&handle).ok_or_else(|| self.unknown(handle))
+        self.objects
+            .get(&handle)
+            .ok_or_else(|| self.unknown(handle))
     }
 
     /// The object, to change it.
@@ -112,7 +123,10 @@ impl<T> Table<T> {
         self.get(handle)?;
         if self.is_predefined(handle) {
             let Self { class, name, .. } = self;
-            return Err(Error::new(*class, format!("got {handle:#010x}, a predefined {name}")));
+            return Err(Error::new(
+                *class,
+                format!("got {handle:#010x}, a predefined {name}"),
+            ));
         }
         Ok(())
     }
@@ -142,11 +156,22 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     Mutex::new(State {
         environment: Environment::default(),
         communicators: Table::new(
-            COMM_NULL, errors::COMM, "communicator", communicators::predefined(),
+            COMM_NULL,
+            errors::COMM,
+            "communicator",
+            communicators::predefined(),
         ),
-        datatypes: Table::new(DATATYPE_NULL, errors::TYPE, "datatype", datatypes::predefined()),
+        datatypes: Table::new(
+            DATATYPE_NULL,
+            errors::TYPE,
+            "datatype",
+            datatypes::predefined(),
+        ),
         errhandlers: Table::new(
-            ERRHANDLER_NULL, errors::ERRHANDLER, "error handler", errors::predefined(),
+            ERRHANDLER_NULL,
+            errors::ERRHANDLER,
+            "error handler",
+            errors::predefined(),
         ),
         groups: Table::new(GROUP_NULL, errors::GROUP, "group", groups::predefined()),
         infos: Table::new(INFO_NULL, errors::INFO, "info object", infos::predefined()),
@@ -163,7 +188,9 @@ static CHANGED: Condvar = Condvar::new();
 
 /// The state, for as long as it is held.
 pub fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    STATE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Wakes those who [`wait`].
@@ -173,5 +200,7 @@ pub fn changed() {
 
 /// Waits until another thread has [`changed`] the state.
 pub fn wait(state: MutexGuard<'static, State>) -> MutexGuard<'static, State> {
-    CHANGED.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
+    CHANGED
+        .wait(state)
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -41,3 +41,6 @@ mod operators;
 mod requests;
 mod topologies;
 mod unsupported;
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,10 @@ pub struct Text(pub *const c_char);
 
 /// The error for a null pointer.
 pub fn null() -> Error {
-    Error::new(ARG, "got a null pointer for an argument, expected an address")
+    Error::new(
+        ARG,
+        "got a null pointer for an argument, expected an address",
+    )
 }
 
 impl<T: Copy> Out<T> {
@@ -46,7 +49,10 @@ impl<T: Copy> Out<T> {
 
     /// Writes elements from the first on. None are needed for none.
     pub fn put_all(self, values: &[T]) -> Result<()> {
-        values.iter().enumerate().try_for_each(|(index, value)| self.put_at(index, *value))
+        values
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, value)| self.put_at(index, *value))
     }
 
     /// The value before.
@@ -67,7 +73,9 @@ impl<T: Copy> In<T> {
 
     /// The first elements.
     pub fn all(self, count: c_int) -> Result<Vec<T>> {
-        (0..super::errors::count(count)?).map(|index| self.at(index)).collect()
+        (0..super::errors::count(count)?)
+            .map(|index| self.at(index))
+            .collect()
     }
 }
 

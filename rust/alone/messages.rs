@@ -37,8 +37,19 @@ pub struct Receive {
 /// What a request does, and does again if it is persistent.
 #[derive(Clone)]
 pub enum Operation {
-    Send { comm: c_int, data: Data, dest: c_int, tag: c_int, is_synchronous: bool },
-    Receive { comm: c_int, data: Data, source: c_int, tag: c_int },
+    Send {
+        comm: c_int,
+        data: Data,
+        dest: c_int,
+        tag: c_int,
+        is_synchronous: bool,
+    },
+    Receive {
+        comm: c_int,
+        data: Data,
+        source: c_int,
+        tag: c_int,
+    },
 }
 
 /// The modes of sends.
@@ -66,7 +77,12 @@ fn check_tag(tag: c_int, any: c_int) -> Result<()> {
     if (0..=tag_ub()).contains(&tag) || tag == any {
         return Ok(());
     }
-    Err(Error::got(TAG, tag, "the tag", &format!("0 to {}", tag_ub())))
+    Err(Error::got(
+        TAG,
+        tag,
+        "the tag",
+        &format!("0 to {}", tag_ub()),
+    ))
 }
 
 /// Checks the arguments of functions that look for messages.
@@ -87,14 +103,28 @@ fn send(
     let state = state();
     let data = state.data(address, count, datatype)?;
     if mode == Mode::Buffered && dest != PROC_NULL {
-        let room = state.environment.attached.map_or(0, |(_, size)| size as usize);
+        let room = state
+            .environment
+            .attached
+            .map_or(0, |(_, size)| size as usize);
         let needed = data.bytes() + OVERHEAD;
         if needed > room {
             let expected = format!("at least {needed}");
-            return Err(Error::got(BUFFER, room, "the bytes of the attached buffer", &expected));
+            return Err(Error::got(
+                BUFFER,
+                room,
+                "the bytes of the attached buffer",
+                &expected,
+            ));
         }
     }
-    Ok(Operation::Send { comm, data, dest, tag, is_synchronous: mode == Mode::Synchronous })
+    Ok(Operation::Send {
+        comm,
+        data,
+        dest,
+        tag,
+        is_synchronous: mode == Mode::Synchronous,
+    })
 }
 
 fn receive(
@@ -105,23 +135,44 @@ fn receive(
 ) -> Result<Operation> {
     check_source(source, tag)?;
     let data = state().data(address, count, datatype)?;
-    Ok(Operation::Receive { comm, data, source, tag })
+    Ok(Operation::Receive {
+        comm,
+        data,
+        source,
+        tag,
+    })
 }
 
 impl State {
     /// Starts what a request does.
     pub fn begin(&mut self, request: c_int, operation: Operation) {
         match operation {
-            Operation::Send { dest: PROC_NULL, .. } => self.complete(request, Status::EMPTY),
-            Operation::Receive { source: PROC_NULL, .. } => {
+            Operation::Send {
+                dest: PROC_NULL, ..
+            } => self.complete(request, Status::EMPTY),
+            Operation::Receive {
+                source: PROC_NULL, ..
+            } => {
                 self.complete(request, Status::of_no_process());
             }
-            Operation::Send { comm, data, tag, is_synchronous, .. } => {
+            Operation::Send {
+                comm,
+                data,
+                tag,
+                is_synchronous,
+                ..
+            } => {
                 let sender = is_synchronous.then_some(request);
-                let message = Message { comm, tag, bytes: data.message(), sender };
-                let found = self.receives.iter().position(|receive| {
-                    matches(&message, receive.comm, receive.tag)
-                });
+                let message = Message {
+                    comm,
+                    tag,
+                    bytes: data.message(),
+                    sender,
+                };
+                let found = self
+                    .receives
+                    .iter()
+                    .position(|receive| matches(&message, receive.comm, receive.tag));
                 match found {
                     Some(index) => {
                         let receive = self.receives.remove(index);
@@ -134,18 +185,27 @@ impl State {
                 }
                 changed();
             }
-            Operation::Receive { comm, data, tag, .. } => match self.find(comm, tag) {
+            Operation::Receive {
+                comm, data, tag, ..
+            } => match self.find(comm, tag) {
                 Some(index) => {
                     let message = self.messages.remove(index);
                     self.receive(&message, request, &data);
                 }
-                None => self.receives.push(Receive { comm, tag, data, request }),
+                None => self.receives.push(Receive {
+                    comm,
+                    tag,
+                    data,
+                    request,
+                }),
             },
         }
     }
 
     fn find(&self, comm: c_int, tag: c_int) -> Option<usize> {
-        self.messages.iter().position(|message| matches(message, comm, tag))
+        self.messages
+            .iter()
+            .position(|message| matches(message, comm, tag))
     }
 
     /// Gives a message to a receive.
@@ -167,14 +227,16 @@ impl State {
     /// Takes back what a request waits for, and says whether it could.
     pub fn withdraw(&mut self, request: c_int) -> bool {
         let before = self.messages.len() + self.receives.len();
-        self.messages.retain(|message| message.sender != Some(request));
+        self.messages
+            .retain(|message| message.sender != Some(request));
         self.receives.retain(|receive| receive.request != request);
         before > self.messages.len() + self.receives.len()
     }
 
     /// Forgets the messages of a communicator that nobody can receive any more.
     pub fn forget(&mut self, comm: c_int) {
-        self.messages.retain(|message| message.comm != comm || message.sender.is_some());
+        self.messages
+            .retain(|message| message.comm != comm || message.sender.is_some());
     }
 }
 
@@ -231,7 +293,9 @@ fn receive_matched(
     let handle = message.get()?;
     let data = state.data(address, count, datatype)?;
     let request = if handle == MESSAGE_NO_PROC {
-        let request = state.requests.add(Request::active(super::handles::COMM_WORLD));
+        let request = state
+            .requests
+            .add(Request::active(super::handles::COMM_WORLD));
         state.complete(request, Status::of_no_process());
         request
     } else {

@@ -44,11 +44,25 @@ pub struct KnownOperator(Known);
 pub fn predefined() -> Vec<(c_int, Operator)> {
     use Known::*;
     let known = [
-        Max, Min, Sum, Product, And, BitAnd, Or, BitOr, Xor, BitXor, MinLocation, MaxLocation,
-        Replace, Nothing,
+        Max,
+        Min,
+        Sum,
+        Product,
+        And,
+        BitAnd,
+        Or,
+        BitOr,
+        Xor,
+        BitXor,
+        MinLocation,
+        MaxLocation,
+        Replace,
+        Nothing,
     ];
     let handles = 0x5800_0001..;
-    handles.zip(known.map(|known| Operator::Known(KnownOperator(known)))).collect()
+    handles
+        .zip(known.map(|known| Operator::Known(KnownOperator(known))))
+        .collect()
 }
 
 impl Known {
@@ -141,11 +155,17 @@ where
     T: Number + std::ops::Add<Output = T> + std::ops::Mul<Output = T> + std::ops::Sub<Output = T>,
 {
     let half = size_of::<T>();
-    for (of, into) in of.chunks_exact(2 * half).zip(into.chunks_exact_mut(2 * half)) {
+    for (of, into) in of
+        .chunks_exact(2 * half)
+        .zip(into.chunks_exact_mut(2 * half))
+    {
         let [a, b] = [T::of(&of[..half]), T::of(&of[half..])];
         let [c, d] = [T::of(&into[..half]), T::of(&into[half..])];
-        let [real, imaginary] =
-            if known == Known::Sum { [a + c, b + d] } else { [a * c - b * d, a * d + b * c] };
+        let [real, imaginary] = if known == Known::Sum {
+            [a + c, b + d]
+        } else {
+            [a * c - b * d, a * d + b * c]
+        };
         real.put(&mut into[..half]);
         imaginary.put(&mut into[half..]);
     }
@@ -156,8 +176,11 @@ fn each_pair<T: Number, I: Number>(of: &[u8], into: &mut [u8], known: Known) {
     let (value, size) = (size_of::<T>(), size_of::<T>() + size_of::<I>());
     for (of, into) in of.chunks_exact(size).zip(into.chunks_exact_mut(size)) {
         let [first, second] = [T::of(&of[..value]), T::of(&into[..value])];
-        let is_better =
-            if known == Known::MinLocation { first < second } else { first > second };
+        let is_better = if known == Known::MinLocation {
+            first < second
+        } else {
+            first > second
+        };
         if is_better {
             into.copy_from_slice(of);
         } else if first == second {
@@ -213,7 +236,10 @@ fn reduce(
 }
 
 fn unavailable() -> Error {
-    Error::new(OP, "reductions of long or half floats are not available without an MPI library")
+    Error::new(
+        OP,
+        "reductions of long or half floats are not available without an MPI library",
+    )
 }
 
 impl State {
@@ -224,7 +250,12 @@ impl State {
             && !data.layout.basic.is_some_and(|(_, kind)| known.takes(kind))
         {
             let given = format!("{op:#x}");
-            return Err(Error::got(OP, given, "the operation", "one that the datatype has"));
+            return Err(Error::got(
+                OP,
+                given,
+                "the operation",
+                "one that the datatype has",
+            ));
         }
         Ok(found)
     }

@@ -24,17 +24,30 @@ pub struct Status {
 
 impl Status {
     /// The status of a request that does nothing.
-    pub const EMPTY: Self =
-        Self { count_low: 0, count_high_and_cancelled: 0, source: -2, tag: -1, error: 0 };
+    pub const EMPTY: Self = Self {
+        count_low: 0,
+        count_high_and_cancelled: 0,
+        source: -2,
+        tag: -1,
+        error: 0,
+    };
 
     /// The status of a receive from `MPI_PROC_NULL`.
     pub fn of_no_process() -> Self {
-        Self { source: -1, ..Self::EMPTY }
+        Self {
+            source: -1,
+            ..Self::EMPTY
+        }
     }
 
     /// The status of a message.
     pub fn of_message(tag: c_int, bytes: usize) -> Self {
-        Self { source: 0, tag, ..Self::EMPTY }.with_bytes(bytes)
+        Self {
+            source: 0,
+            tag,
+            ..Self::EMPTY
+        }
+        .with_bytes(bytes)
     }
 
     /// The number of bytes received.
@@ -46,12 +59,19 @@ impl Status {
     /// The status of another number of bytes.
     pub fn with_bytes(self, bytes: usize) -> Self {
         let high = (bytes >> 32 << 1) as c_int | self.count_high_and_cancelled & 1;
-        Self { count_low: bytes as u32 as c_int, count_high_and_cancelled: high, ..self }
+        Self {
+            count_low: bytes as u32 as c_int,
+            count_high_and_cancelled: high,
+            ..self
+        }
     }
 
     fn with_cancelled(self, flag: bool) -> Self {
         let high = self.count_high_and_cancelled & !1 | c_int::from(flag);
-        Self { count_high_and_cancelled: high, ..self }
+        Self {
+            count_high_and_cancelled: high,
+            ..self
+        }
     }
 }
 
@@ -65,7 +85,10 @@ pub fn put_status(to: Out<Status>, status: Status) -> Result<()> {
     if is_ignored(to) {
         return Ok(());
     }
-    to.put(Status { error: to.get()?.error, ..status })
+    to.put(Status {
+        error: to.get()?.error,
+        ..status
+    })
 }
 
 /// The callbacks of a generalized request.
@@ -110,18 +133,31 @@ impl Request {
     /// A request whose operation goes on.
     pub fn active(comm: c_int) -> Self {
         let progress = Progress::Active;
-        Self { comm, progress, operation: None, general: None, is_freed: false }
+        Self {
+            comm,
+            progress,
+            operation: None,
+            general: None,
+            is_freed: false,
+        }
     }
 
     /// A request that was done at once.
     pub fn done(comm: c_int) -> Self {
-        Self { progress: Progress::Complete(Status::EMPTY), ..Self::active(comm) }
+        Self {
+            progress: Progress::Complete(Status::EMPTY),
+            ..Self::active(comm)
+        }
     }
 
     /// A request that is to be started.
     pub fn persistent(comm: c_int, operation: Operation) -> Self {
         let (progress, operation) = (Progress::Inactive, Some(operation));
-        Self { progress, operation, ..Self::active(comm) }
+        Self {
+            progress,
+            operation,
+            ..Self::active(comm)
+        }
     }
 }
 
@@ -154,7 +190,9 @@ impl State {
 fn status_of(handle: c_int, is_taken: bool) -> Result<Status> {
     let (mut status, general) = {
         let mut state = state();
-        let Progress::Complete(status) = state.progress(handle)? else { return Ok(Status::EMPTY) };
+        let Progress::Complete(status) = state.progress(handle)? else {
+            return Ok(Status::EMPTY);
+        };
         let request = state.requests.get_mut(handle)?;
         let general = request.general;
         if is_taken && request.operation.is_some() {
@@ -182,7 +220,10 @@ fn check(status: Status, comm: c_int) -> Result<Status> {
 }
 
 fn comm_of(handle: c_int) -> c_int {
-    state().requests.get(handle).map_or(COMM_WORLD, |request| request.comm)
+    state()
+        .requests
+        .get(handle)
+        .map_or(COMM_WORLD, |request| request.comm)
 }
 
 /// Waits for a request, and returns its status.
@@ -234,8 +275,9 @@ fn take_all(
     let mut failed = None;
     for (place, index) in indices.enumerate() {
         let comm = comm_of(In(requests.0.cast_const()).at(index)?);
-        let status = take(requests, index).unwrap_or_else(|error| {
-            Status { error: error.code, ..Status::EMPTY }
+        let status = take(requests, index).unwrap_or_else(|error| Status {
+            error: error.code,
+            ..Status::EMPTY
         });
         if status.error != 0 {
             failed = Some(comm);
@@ -274,7 +316,9 @@ fn take_some(
     indices: Out<c_int>,
     statuses: Out<Status>,
 ) -> Result<()> {
-    let Some(complete) = complete else { return taken.put(UNDEFINED) };
+    let Some(complete) = complete else {
+        return taken.put(UNDEFINED);
+    };
     taken.put(complete.len() as c_int)?;
     for (place, index) in complete.iter().enumerate() {
         indices.put_at(place, *index as c_int)?;
@@ -298,7 +342,10 @@ fn start(requests: &[c_int]) -> Result<()> {
         let request = state.requests.get_mut(*handle)?;
         let (Some(operation), Progress::Inactive) = (request.operation.clone(), request.progress)
         else {
-            return Err(Error::new(REQUEST, "got a request that is not persistent, or is active"));
+            return Err(Error::new(
+                REQUEST,
+                "got a request that is not persistent, or is active",
+            ));
         };
         request.progress = Progress::Active;
         state.begin(*handle, operation);

@@ -18,7 +18,11 @@ pub enum Topology {
     /// The neighbors of the process, itself.
     Graph(Vec<c_int>),
     /// Whence and whereto, with weights if it has any.
-    DistGraph { sources: Edges, destinations: Edges, is_weighted: bool },
+    DistGraph {
+        sources: Edges,
+        destinations: Edges,
+        is_weighted: bool,
+    },
 }
 
 /// The ends of edges and their weights.
@@ -32,14 +36,20 @@ fn topology(comm: c_int) -> Result<Topology> {
 fn cart(comm: c_int) -> Result<Vec<bool>> {
     match topology(comm)? {
         Topology::Cart(periods) => Ok(periods),
-        _ => Err(Error::new(TOPOLOGY, "the communicator has no Cartesian topology")),
+        _ => Err(Error::new(
+            TOPOLOGY,
+            "the communicator has no Cartesian topology",
+        )),
     }
 }
 
 fn graph(comm: c_int) -> Result<Vec<c_int>> {
     match topology(comm)? {
         Topology::Graph(edges) => Ok(edges),
-        _ => Err(Error::new(TOPOLOGY, "the communicator has no graph topology")),
+        _ => Err(Error::new(
+            TOPOLOGY,
+            "the communicator has no graph topology",
+        )),
     }
 }
 
@@ -56,18 +66,33 @@ pub fn pairs(comm: c_int) -> Result<Vec<(usize, usize)>> {
             return Ok(periodic.flat_map(both).collect());
         }
         Topology::Graph(edges) => (edges.clone(), edges),
-        Topology::DistGraph { sources, destinations, .. } => {
+        Topology::DistGraph {
+            sources,
+            destinations,
+            ..
+        } => {
             let ends = |edges: Edges| edges.into_iter().map(|(end, _)| end).collect();
             (ends(sources), ends(destinations))
         }
     };
     let slots = |ends: &[c_int]| -> Vec<usize> {
-        (0..ends.len()).filter(|slot| ends[*slot] != PROC_NULL).collect()
+        (0..ends.len())
+            .filter(|slot| ends[*slot] != PROC_NULL)
+            .collect()
     };
     let (sources, destinations) = (slots(&sources), slots(&destinations));
     if sources.len() != destinations.len() {
-        let given = format!("{} edges from and {} to the process", sources.len(), destinations.len());
-        return Err(Error::got(TOPOLOGY, given, "a graph of one process", "as many"));
+        let given = format!(
+            "{} edges from and {} to the process",
+            sources.len(),
+            destinations.len()
+        );
+        return Err(Error::got(
+            TOPOLOGY,
+            given,
+            "a graph of one process",
+            "as many",
+        ));
     }
     Ok(destinations.into_iter().zip(sources).collect())
 }
@@ -78,17 +103,30 @@ fn check_dims(ndims: c_int, dims: In<c_int>) -> Result<bool> {
     if let Some(wrong) = dims.iter().find(|dim| **dim < 0) {
         return Err(Error::got(DIMS, wrong, "a dimension", "1"));
     }
-    let size = dims.iter().map(|dim| i64::from(*dim)).fold(1, i64::saturating_mul);
+    let size = dims
+        .iter()
+        .map(|dim| i64::from(*dim))
+        .fold(1, i64::saturating_mul);
     if size > 1 {
         let expected = "1, for one process";
-        return Err(Error::got(ARG, size, "the product of the dimensions", expected));
+        return Err(Error::got(
+            ARG,
+            size,
+            "the product of the dimensions",
+            expected,
+        ));
     }
     Ok(size == 1)
 }
 
 fn dims_of(ndims: c_int, dims: In<c_int>) -> Result<Vec<c_int>> {
     if ndims < 0 {
-        return Err(Error::got(DIMS, ndims, "the number of dimensions", "0 or more"));
+        return Err(Error::got(
+            DIMS,
+            ndims,
+            "the number of dimensions",
+            "0 or more",
+        ));
     }
     dims.all(ndims)
 }
@@ -97,7 +135,12 @@ fn check_rank(rank: c_int) -> Result<()> {
     if rank == 0 {
         return Ok(());
     }
-    Err(Error::got(RANK, format!("rank {rank}"), "a rank", "0 in a communicator of one process"))
+    Err(Error::got(
+        RANK,
+        format!("rank {rank}"),
+        "a rank",
+        "0 in a communicator of one process",
+    ))
 }
 
 /// The smallest divisor above 1.
@@ -116,7 +159,12 @@ fn graph_edges(nodes: c_int, index: In<c_int>, edges: In<c_int>) -> Result<Optio
             edges.iter().try_for_each(|edge| check_rank(*edge))?;
             Ok(Some(edges))
         }
-        _ => Err(Error::got(ARG, nodes, "the number of nodes", "at most 1, for one process")),
+        _ => Err(Error::got(
+            ARG,
+            nodes,
+            "the number of nodes",
+            "at most 1, for one process",
+        )),
     }
 }
 
@@ -150,7 +198,13 @@ impl Weights {
 
     /// The ends with their weights, or with one each.
     fn of(&self, ends: Vec<c_int>) -> Result<Edges> {
-        ends.iter().try_for_each(|end| if *end == PROC_NULL { Ok(()) } else { check_rank(*end) })?;
+        ends.iter().try_for_each(|end| {
+            if *end == PROC_NULL {
+                Ok(())
+            } else {
+                check_rank(*end)
+            }
+        })?;
         let weights = if self.are_given() && !ends.is_empty() {
             self.0.all(ends.len() as c_int)?
         } else {
@@ -163,7 +217,13 @@ impl Weights {
     }
 }
 
-fn put_edges(edges: &Edges, room: c_int, ends: Out<c_int>, weights: Out<c_int>, is_weighted: bool) -> Result<()> {
+fn put_edges(
+    edges: &Edges,
+    room: c_int,
+    ends: Out<c_int>,
+    weights: Out<c_int>,
+    is_weighted: bool,
+) -> Result<()> {
     let are_wanted = is_weighted && Weights(In(weights.0)).are_given();
     for (index, (end, weight)) in edges.iter().take(counted(room)?).enumerate() {
         ends.put_at(index, *end)?;
