@@ -129,7 +129,7 @@ impl Layout {
     }
 
     /// Parts in the order in which their elements are sent.
-    pub fn of<'layout>(parts: impl IntoIterator<Item = Part<'layout>>) -> Result<Self> {
+    pub fn of(parts: impl IntoIterator<Item = Part<'_>>) -> Result<Self> {
         let mut whole = Self {
             alignment: 1,
             ..Self::default()
@@ -540,7 +540,7 @@ fn derive<const N: usize>(
     }))
 }
 
-/// Blocks of one type: from the lengths and the displacements.
+/// Blocks from their lengths, displacements and types.
 fn indexed<'layout>(
     lengths: impl Iterator<Item = c_int>,
     displacements: impl Iterator<Item = isize>,

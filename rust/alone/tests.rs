@@ -40,6 +40,11 @@ fn made<T: Copy + Default>(function: impl FnOnce(Out<T>) -> c_int) -> T {
     value
 }
 
+/// The address of a copy of a value.
+fn copy<T>(value: &mut T) -> Out<T> {
+    Out(&raw mut *value)
+}
+
 fn done(code: c_int) {
     assert_eq!(code, 0, "{}", text(code));
 }
@@ -252,7 +257,7 @@ fn a_type_that_is_freed_is_used_by_what_was_started() {
     let gone = every_other;
     done(MPI_Type_free(Out(&raw mut every_other)));
     assert_eq!(every_other, DATATYPE_NULL);
-    assert_eq!(class(MPI_Type_commit(Out(&raw mut { gone }))), TYPE);
+    assert_eq!(class(MPI_Type_commit(copy(&mut { gone }))), TYPE);
     done(MPI_Send(address(&[1, 2]), 2, INT, 0, 0, comm));
     done(MPI_Wait(Out(&raw mut request), IGNORED));
     assert_eq!(values, [1, 0, 2]);
@@ -266,8 +271,8 @@ fn a_communicator_is_freed_with_its_messages() {
     done(MPI_Comm_free(Out(&raw mut comm)));
     assert_eq!(comm, COMM_NULL);
     assert_eq!(class(send(1, 0, gone)), COMM);
-    assert_eq!(class(MPI_Comm_free(Out(&raw mut { gone }))), COMM);
-    assert_eq!(class(MPI_Comm_free(Out(&raw mut { COMM_WORLD }))), COMM);
+    assert_eq!(class(MPI_Comm_free(copy(&mut { gone }))), COMM);
+    assert_eq!(class(MPI_Comm_free(copy(&mut { COMM_WORLD }))), COMM);
 }
 
 #[test]
@@ -299,13 +304,13 @@ fn wrong_arguments_are_errors_that_say_what_was_given() {
     );
     assert_eq!(class(MPI_Allreduce(buffer, buffer, 1, BYTE, SUM, comm)), OP);
     assert_eq!(class(MPI_Comm_size(comm, Out(ptr::null_mut()))), ARG);
-    assert_eq!(class(MPI_Wait(Out(&raw mut { 12345 }), IGNORED)), REQUEST);
+    assert_eq!(class(MPI_Wait(copy(&mut { 12345 }), IGNORED)), REQUEST);
     assert_eq!(
         class(MPI_Comm_get_attr(
             comm,
             1,
-            Out(&raw mut { 0 }),
-            Out(&raw mut { 0 })
+            copy(&mut { 0 }),
+            copy(&mut { 0 })
         )),
         KEYVAL
     );
@@ -348,7 +353,7 @@ fn attributes_are_copied_and_deleted_by_callbacks() {
     for (key, value) in keys.into_iter().zip([11, 12]) {
         done(MPI_Comm_set_attr(comm, key, value));
     }
-    done(MPI_Comm_free_keyval(Out(&raw mut { keys[0] })));
+    done(MPI_Comm_free_keyval(copy(&mut { keys[0] })));
     let mut copy = made(|new| MPI_Comm_dup(comm, new));
     let get = |comm, key| {
         let (mut value, mut flag) = (0, 0);
@@ -414,7 +419,7 @@ fn groups_have_the_process_or_nobody() {
     assert_eq!(sizes, [[1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0]]);
     let incl = |group, ranks: &[c_int]| {
         let ranks = (ranks.len() as c_int, In(ranks.as_ptr()));
-        class(MPI_Group_incl(group, ranks.0, ranks.1, Out(&raw mut { 0 })))
+        class(MPI_Group_incl(group, ranks.0, ranks.1, copy(&mut { 0 })))
     };
     assert_eq!(
         [incl(group, &[0, 0]), incl(group, &[1]), incl(empty, &[0])],
