@@ -206,7 +206,6 @@ attributes!(
 );
 
 /// The copy callback that copies (`MPI_COMM_DUP_FN` and `MPI_TYPE_DUP_FN`).
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn MPIR_Dup_fn(
     _: c_int,

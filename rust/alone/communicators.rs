@@ -175,14 +175,12 @@ mpi! {
 macro_rules! conversions {
     ($($to:ident $from:ident)*) => {$(
         /// A handle is the same in C and in Fortran.
-        // SAFETY: no other library of this name is linked.
         #[unsafe(no_mangle)]
         pub extern "C" fn $to(handle: c_int) -> c_int {
             handle
         }
 
         /// A handle is the same in C and in Fortran.
-        // SAFETY: no other library of this name is linked.
         #[unsafe(no_mangle)]
         pub extern "C" fn $from(handle: c_int) -> c_int {
             handle

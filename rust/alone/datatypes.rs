@@ -129,13 +129,13 @@ impl Layout {
     }
 
     /// Parts in the order in which their elements are sent.
-    pub fn of(parts: impl IntoIterator<Item = Part<'_>>) -> Result<Self> {
+    pub fn of(parts: &[Part<'_>]) -> Result<Self> {
         let mut whole = Self {
             alignment: 1,
             ..Self::default()
         };
         let mut bounds: Option<(isize, isize)> = None;
-        for (displacement, count, part) in parts {
+        for &(displacement, count, part) in parts {
             let Some(last) = count.checked_sub(1) else {
                 continue;
             };
@@ -222,20 +222,14 @@ impl Layout {
         let mut row = old.clone();
         for (size, ranges) in dimensions {
             let extent = row.extent;
-            let parts = ranges
-                .iter()
-                .map(|(start, count)| (*start as isize * extent, *count, &row));
+            let place = |(start, count): &(usize, usize)| (*start as isize * extent, *count, &row);
+            let parts: Vec<_> = ranges.iter().map(place).collect();
             let whole = isize::try_from(*size)
                 .ok()
                 .and_then(|size| size.checked_mul(extent));
-            row = Self::of(parts)?.resized(0, whole.ok_or_else(too_large)?);
+            row = Self::of(&parts)?.resized(0, whole.ok_or_else(too_large)?);
         }
-        Ok(row.resized_if_basic())
-    }
-
-    fn resized_if_basic(self) -> Self {
-        let (lower, extent) = (self.lower, self.extent);
-        self.resized(lower, extent)
+        Ok(row)
     }
 
     /// The first byte and the number of bytes up to the last.
@@ -500,7 +494,7 @@ pub fn predefined() -> Vec<(c_int, Datatype)> {
     let pairs = PAIRS.iter().map(|(handle, name, value)| {
         let [value, index] = [*value, INT].map(|handle| Layout::basic(handle, Kind::Signed));
         let parts = [(0, 1, &value), (value.extent, 1, &index)];
-        let mut pair = Layout::of(parts).expect("it is small").padded();
+        let mut pair = Layout::of(&parts).expect("it is small").padded();
         pair.basic = Some((handle.cast_signed(), Kind::Pair));
         make(handle.cast_signed(), name, pair)
     });
@@ -521,7 +515,11 @@ fn derive<const N: usize>(
         .map(|old| Ok(Arc::clone(&state.datatypes.get(*old)?.structure)));
     let types = types.collect::<Result<Vec<_>>>()?;
     let layouts: Vec<&Layout> = types.iter().map(|old| &*old.layout).collect();
-    let layout = Arc::new(layout(&layouts)?.resized_if_basic());
+    // No made type is a basic one, though it be a copy.
+    let layout = Arc::new(Layout {
+        basic: None,
+        ..layout(&layouts)?
+    });
     let contents = Contents {
         combiner,
         integers: integers.concat(),
@@ -541,14 +539,15 @@ fn derive<const N: usize>(
 }
 
 /// Blocks from their lengths, displacements and types.
-fn indexed<'layout>(
+fn indexed(
     lengths: impl Iterator<Item = c_int>,
     displacements: impl Iterator<Item = isize>,
-    old: impl Iterator<Item = &'layout Layout>,
+    old: &[&Layout],
 ) -> Result<Layout> {
-    let parts = lengths.zip(displacements).zip(old);
-    let parts = parts.map(|((length, at), old)| Ok((at, counted(length)?, old)));
-    Layout::of(parts.collect::<Result<Vec<_>>>()?)
+    // One type is that of all blocks.
+    let parts = lengths.zip(displacements).zip(old.iter().cycle());
+    let parts = parts.map(|((length, at), old)| Ok((at, counted(length)?, *old)));
+    Layout::of(&parts.collect::<Result<Vec<_>>>()?)
 }
 
 /// Displacements in extents, in bytes.
@@ -558,11 +557,7 @@ fn in_bytes(displacements: &[c_int], old: &Layout) -> impl Iterator<Item = isize
 
 fn strided(count: c_int, length: c_int, stride: isize, old: &Layout) -> Result<Layout> {
     let displacements = (0..counted(count)?).map(|index| stride.wrapping_mul(index as isize));
-    indexed(
-        std::iter::repeat(length),
-        displacements,
-        std::iter::repeat(old),
-    )
+    indexed(std::iter::repeat(length), displacements, &[old])
 }
 
 /// The dimensions of a grid from the fastest on.
@@ -640,7 +635,7 @@ mpi! {
     MPI_Type_contiguous(count: c_int, old: c_int, new: Out<c_int>) => {
         let size = counted(count)?;
         new.put(derive(&mut state(), combiner::CONTIGUOUS, [&[count]], &[], &[old], |old| {
-            Layout::of([(0, size, old[0])])
+            Layout::of(&[(0, size, old[0])])
         })?)
     };
     MPI_Type_vector(count: c_int, length: c_int, stride: c_int, old: c_int, new: Out<c_int>) => {
@@ -663,7 +658,7 @@ mpi! {
         let integers = [&[count], &lengths[..], &displacements];
         new.put(derive(&mut state(), combiner::INDEXED, integers, &[], &[old], |old| {
             let at = in_bytes(&displacements, old[0]);
-            indexed(lengths.iter().copied(), at, std::iter::repeat(old[0]))
+            indexed(lengths.iter().copied(), at, old)
         })?)
     };
     MPI_Type_create_hindexed(
@@ -673,7 +668,7 @@ mpi! {
         let integers = [&[count], &lengths[..]];
         new.put(derive(&mut state(), combiner::HINDEXED, integers, &displacements, &[old], |old| {
             let at = displacements.iter().copied();
-            indexed(lengths.iter().copied(), at, std::iter::repeat(old[0]))
+            indexed(lengths.iter().copied(), at, old)
         })?)
     };
     MPI_Type_create_indexed_block(
@@ -683,7 +678,7 @@ mpi! {
         let integers = [&[count, length], &displacements[..]];
         new.put(derive(&mut state(), combiner::INDEXED_BLOCK, integers, &[], &[old], |old| {
             let at = in_bytes(&displacements, old[0]);
-            indexed(std::iter::repeat(length), at, std::iter::repeat(old[0]))
+            indexed(std::iter::repeat(length), at, old)
         })?)
     };
     MPI_Type_create_hindexed_block(
@@ -692,7 +687,7 @@ mpi! {
         let at = displacements.all(count)?;
         let integers = [&[count, length][..]];
         new.put(derive(&mut state(), combiner::HINDEXED_BLOCK, integers, &at, &[old], |old| {
-            indexed(std::iter::repeat(length), at.iter().copied(), std::iter::repeat(old[0]))
+            indexed(std::iter::repeat(length), at.iter().copied(), old)
         })?)
     };
     MPI_Type_create_struct(
@@ -703,7 +698,6 @@ mpi! {
         let at = displacements.all(count)?;
         let integers = [&[count], &lengths[..]];
         new.put(derive(&mut state(), combiner::STRUCT, integers, &at, &types, |old| {
-            let old = old.iter().copied();
             Ok(indexed(lengths.iter().copied(), at.iter().copied(), old)?.padded())
         })?)
     };

@@ -98,7 +98,6 @@ fn initialize() -> Result<()> {
 macro_rules! always {
     ($($name:ident($($argument:ident : $type:ty),* $(,)?) => $body:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        // SAFETY: no other library of this name is linked.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> c_int {
             let body = || -> Result<()> { $body };
@@ -172,28 +171,24 @@ unsafe extern "C" {
 }
 
 /// `MPI_Wtime`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn MPI_Wtime() -> f64 {
     START.elapsed().as_secs_f64()
 }
 
 /// `MPI_Wtick`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn MPI_Wtick() -> f64 {
     1e-9
 }
 
 /// `MPI_Aint_add`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn MPI_Aint_add(base: isize, displacement: isize) -> isize {
     base.wrapping_add(displacement)
 }
 
 /// `MPI_Aint_diff`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn MPI_Aint_diff(first: isize, second: isize) -> isize {
     first.wrapping_sub(second)

@@ -12,12 +12,11 @@ macro_rules! classes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         $(
             #[doc = concat!("`MPI_ERR_", stringify!($name), "`.")]
-            #[allow(dead_code, reason = "programs see the number")]
             pub const $name: c_int = $value;
         )*
 
         /// The name and the text of each class.
-        const CLASSES: &[(c_int, &str, &str)] = &[$(($value, stringify!($name), $text)),*];
+        const CLASSES: &[(c_int, &str, &str)] = &[$(($name, stringify!($name), $text)),*];
     };
 }
 

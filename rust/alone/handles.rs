@@ -1,6 +1,7 @@
 //! Handles, and the state that they name.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::c_int;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 
@@ -87,12 +88,8 @@ impl<T> Table<T> {
 
     /// The object, to change it.
     pub fn get_mut(&mut self, handle: c_int) -> Result<&mut T> {
-        // The error is made first: the borrow of the object lives on.
-        if self.objects.contains_key(&handle) {
-            Ok(self.objects.get_mut(&handle).expect("it is there"))
-        } else {
-            Err(self.unknown(handle))
-        }
+        self.get(handle)?;
+        Ok(self.objects.get_mut(&handle).expect("it is there"))
     }
 
     /// Adds an object, and returns its handle.
@@ -100,8 +97,8 @@ impl<T> Table<T> {
         loop {
             let handle = self.kind | self.next;
             self.next = (self.next + 1) & INDEX;
-            if !self.objects.contains_key(&handle) {
-                self.objects.insert(handle, object);
+            if let Entry::Vacant(place) = self.objects.entry(handle) {
+                place.insert(object);
                 return handle;
             }
         }

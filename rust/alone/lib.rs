@@ -18,7 +18,6 @@ macro_rules! mpi {
         $name:ident($($argument:ident : $type:ty),* $(,)?) $(on $comm:expr)? => $body:expr;
     )*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        // SAFETY: no other library of this name is linked.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> std::ffi::c_int {
             super::errors::call(stringify!($name), None$(.or(Some($comm)))?, || $body)

@@ -182,12 +182,10 @@ static UNWEIGHTED: c_int = 0;
 static WEIGHTS_EMPTY: c_int = 0;
 
 /// `MPI_UNWEIGHTED`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub static MPI_UNWEIGHTED: Special = Special(&raw const UNWEIGHTED);
 
 /// `MPI_WEIGHTS_EMPTY`.
-// SAFETY: no other library of this name is linked.
 #[unsafe(no_mangle)]
 pub static MPI_WEIGHTS_EMPTY: Special = Special(&raw const WEIGHTS_EMPTY);
 
