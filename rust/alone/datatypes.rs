@@ -928,7 +928,10 @@ mpi! {
 
 /// The bytes of a packed buffer from a position on, if so many fit.
 fn packed(address: usize, size: isize, position: isize, bytes: usize) -> Result<usize> {
-    if position < 0 || bytes as isize > size - position {
+    if address == 0 && bytes > 0 {
+        return Err(memory::null());
+    }
+    if position < 0 || bytes as isize > size.saturating_sub(position) {
         let expected = format!("room for {bytes} bytes");
         let given = format!("{size} bytes from {position} on");
         return Err(Error::got(TRUNCATE, given, "a packed buffer", &expected));
