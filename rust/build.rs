@@ -13,11 +13,23 @@ fn main() {
     }
     let output = PathBuf::from(variable("OUT_DIR")).join("libmpi.so.12");
     let mut compiler = Command::new(variable("RUSTC"));
-    compiler.args(["--crate-type", "cdylib", "--crate-name", "mpi", "--edition", "2024"]);
+    compiler.args([
+        "--crate-type",
+        "cdylib",
+        "--crate-name",
+        "mpi",
+        "--edition",
+        "2024",
+    ]);
     compiler.arg("--target").arg(variable("TARGET"));
     let options = "opt-level=s panic=abort lto codegen-units=1 strip=symbols";
     let soname = "link-arg=-Wl,-soname,libmpi.so.12";
-    compiler.args(options.split(' ').chain([soname]).flat_map(|option| ["-C", option]));
+    compiler.args(
+        options
+            .split(' ')
+            .chain([soname])
+            .flat_map(|option| ["-C", option]),
+    );
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         let mut option = std::ffi::OsString::from("linker=");
         option.push(linker);
@@ -26,5 +38,8 @@ fn main() {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     compiler.args(flags.split('\x1f').filter(|flag| !flag.is_empty()));
     let status = compiler.arg("-o").arg(output).arg("alone/lib.rs").status();
-    assert!(status.is_ok_and(|status| status.success()), "rust/alone was not compiled");
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "rust/alone was not compiled"
+    );
 }
