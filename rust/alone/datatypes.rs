@@ -217,17 +217,16 @@ impl Layout {
         self.resized(lower, extent)
     }
 
-    /// Ranges of elements in a row of `size` elements, in all dimensions from the fastest on.
-    fn grid(old: &Self, dimensions: &[(usize, Vec<(usize, usize)>)]) -> Result<Self> {
+    /// A part of a grid: for each dimension, from the fastest on, its size, the first element and the count.
+    fn grid(old: &Self, dimensions: &[(usize, usize, usize)]) -> Result<Self> {
         let mut row = old.clone();
-        for (size, ranges) in dimensions {
+        for (size, start, count) in dimensions {
             let extent = row.extent;
-            let place = |(start, count): &(usize, usize)| (*start as isize * extent, *count, &row);
-            let parts: Vec<_> = ranges.iter().map(place).collect();
+            let part = (*start as isize * extent, *count, &row);
             let whole = isize::try_from(*size)
                 .ok()
                 .and_then(|size| size.checked_mul(extent));
-            row = Self::of(&parts)?.resized(0, whole.ok_or_else(too_large)?);
+            row = Self::of(&[part])?.resized(0, whole.ok_or_else(too_large)?);
         }
         Ok(row)
     }
@@ -460,7 +459,6 @@ mod combiner {
     pub const INDEXED_BLOCK: c_int = 10;
     pub const STRUCT: c_int = 12;
     pub const SUBARRAY: c_int = 13;
-    pub const DARRAY: c_int = 14;
     pub const RESIZED: c_int = 18;
     pub const HINDEXED_BLOCK: c_int = 19;
 }
@@ -577,44 +575,6 @@ fn in_order<T>(order: c_int, mut dimensions: Vec<T>) -> Result<Vec<T>> {
     Ok(dimensions)
 }
 
-/// `MPI_DISTRIBUTE_BLOCK` and the like.
-const BLOCK: c_int = 121;
-const CYCLIC: c_int = 122;
-const NONE: c_int = 123;
-/// `MPI_DISTRIBUTE_DFLT_DARG`.
-const DEFAULT: c_int = -49767;
-
-/// The elements of one dimension that the process with a coordinate has (MPI-3.1 §4.1.4).
-fn distributed(
-    [size, distribution, argument, processes, coordinate]: [c_int; 5],
-) -> Result<(usize, Vec<(usize, usize)>)> {
-    let wrong = |what| {
-        Err(Error::new(
-            ARG,
-            format!("got a wrong {what} for a distributed array"),
-        ))
-    };
-    if size < 1 || processes < 1 || distribution == NONE && processes != 1 {
-        return wrong("size");
-    }
-    let length = match (distribution, argument) {
-        (BLOCK, DEFAULT) => (size + processes - 1) / processes,
-        (CYCLIC, DEFAULT) => 1,
-        (NONE, _) => size,
-        (BLOCK, length) if i64::from(length) * i64::from(processes) < size.into() => {
-            return wrong("argument of a distribution");
-        }
-        (BLOCK | CYCLIC, 1..) => argument,
-        (BLOCK | CYCLIC, _) => return wrong("argument of a distribution"),
-        _ => return wrong("distribution"),
-    };
-    let size = i64::from(size);
-    let starts = (i64::from(coordinate) * i64::from(length)..size)
-        .step_by((i64::from(length) * i64::from(processes)) as usize);
-    let ranges = starts.map(|start| (start as usize, i64::from(length).min(size - start) as usize));
-    Ok((size as usize, ranges.collect()))
-}
-
 /// The answer to a question about bounds in a C type that may be too small.
 fn put_bounds<T: Copy + TryFrom<isize>>(
     (low, extent): (isize, isize),
@@ -711,41 +671,11 @@ mpi! {
                 let given = format!("{part} elements from {start}");
                 return Err(Error::got(ARG, given, "a part of an array", &format!("a part of {size}")));
             }
-            Ok((*size as usize, vec![(*start as usize, *part as usize)]))
+            Ok((*size as usize, *start as usize, *part as usize))
         });
         let dimensions = in_order(order, dimensions.collect::<Result<_>>()?)?;
         let integers = [&[ndims], &sizes[..], &subsizes, &starts, &[order]];
         new.put(derive(&mut state(), combiner::SUBARRAY, integers, &[], &[old], |old| {
-            Layout::grid(old[0], &dimensions)
-        })?)
-    };
-    MPI_Type_create_darray(
-        size: c_int, rank: c_int, ndims: c_int, sizes: In<c_int>, distributions: In<c_int>,
-        arguments: In<c_int>, processes: In<c_int>, order: c_int, old: c_int, new: Out<c_int>,
-    ) => {
-        let all = [sizes, distributions, arguments, processes].map(|array| array.all(ndims));
-        let [sizes, distributions, arguments, processes] = all;
-        let (sizes, distributions, arguments, processes) =
-            (sizes?, distributions?, arguments?, processes?);
-        let grid = processes.iter().try_fold(1, |product: c_int, some| product.checked_mul(*some));
-        if grid != Some(size) || !(0..size).contains(&rank) {
-            let expected = "a rank of a grid of that size";
-            return Err(Error::got(ARG, format!("{rank} of {size}"), "the rank and the size", expected));
-        }
-        let mut rest = rank;
-        let mut dimensions = Vec::new();
-        for index in (0..sizes.len()).rev() {
-            let coordinate = rest % processes[index].max(1);
-            rest /= processes[index].max(1);
-            dimensions.insert(0, distributed([
-                sizes[index], distributions[index], arguments[index], processes[index], coordinate,
-            ])?);
-        }
-        let dimensions = in_order(order, dimensions)?;
-        let integers = [
-            &[size, rank, ndims], &sizes[..], &distributions, &arguments, &processes, &[order],
-        ];
-        new.put(derive(&mut state(), combiner::DARRAY, integers, &[], &[old], |old| {
             Layout::grid(old[0], &dimensions)
         })?)
     };
@@ -953,130 +883,4 @@ fn unpack(from: usize, size: isize, position: isize, data: &Data) -> Result<isiz
     );
     data.unpack(&message);
     Ok(position + data.bytes() as isize)
-}
-
-/// The bytes of a number in memory and in the representation "external32" (MPI-3.1 §13.5.2).
-fn external(basic: c_int) -> (usize, usize) {
-    const LONGS: [c_int; 2] = [0x4c00_0807, 0x4c00_0808];
-    const WCHAR: c_int = 0x4c00_040e;
-    let found = BASICS
-        .iter()
-        .find(|(handle, ..)| handle.cast_signed() == basic);
-    let size = size_of_basic(basic);
-    match found.map(|(.., kind)| *kind) {
-        Some(Kind::Complex | Kind::Pair) => (size / 2, size / 2),
-        _ if LONGS.contains(&basic) || basic == WCHAR => (size, size / 2),
-        _ => (size, size),
-    }
-}
-
-/// The handle of `MPI_LONG_DOUBLE` or of complex numbers of two of them.
-fn is_long_double(basic: c_int) -> bool {
-    cfg!(target_arch = "x86_64") && [0x4c00_100c, 0x4c00_2042, 0x4c00_2036].contains(&basic)
-}
-
-/// Bits of the integer part of a significand, which only the x87's numbers have.
-const INTEGER_BIT: u128 = 1 << 63;
-
-/// A number of the x87 unit in 128 bits, as external32 has long doubles.
-fn widened(value: u128) -> u128 {
-    let exponent = value >> 64 & 0xffff;
-    exponent << 112 | (value & (INTEGER_BIT - 1)) << 49
-}
-
-/// The number of the x87 unit that [`widened`] gives this.
-fn narrowed(value: u128) -> u128 {
-    let exponent = value >> 112;
-    let integer = if exponent & 0x7fff == 0 {
-        0
-    } else {
-        INTEGER_BIT
-    };
-    exponent << 64 | integer | value >> 49 & (INTEGER_BIT - 1)
-}
-
-/// The bytes of elements in "external32", which is the only representation.
-fn external_bytes(name: memory::Text, data: &Data) -> Result<usize> {
-    let name = name.read()?;
-    if name != "external32" {
-        return Err(Error::got(
-            ARG,
-            name,
-            "the data representation",
-            "external32",
-        ));
-    }
-    let mut bytes = 0;
-    for block in &data.layout.blocks {
-        let (inside, outside) = external(block.basic);
-        bytes += block.bytes / inside * outside;
-    }
-    Ok(bytes * data.count)
-}
-
-mpi! {
-    MPI_Pack_external_size(
-        name: memory::Text, count: c_int, datatype: c_int, size: Out<isize>,
-    ) => {
-        let data = Data { address: 0, count: counted(count)?, layout: state().layout(datatype)? };
-        size.put(external_bytes(name, &data)? as isize)
-    };
-    MPI_Pack_external(
-        name: memory::Text, from: usize, count: c_int, datatype: c_int, to: usize, size: isize,
-        position: Out<isize>,
-    ) => {
-        let data = state().data(from, count, datatype)?;
-        let start = position.get()?;
-        let bytes = external_bytes(name, &data)?;
-        let to = packed(to, size, start, bytes)?;
-        let mut message = Vec::with_capacity(bytes);
-        data.blocks(|address, block| {
-            let (inside, outside) = external(block.basic);
-            let mut values = Vec::new();
-            memory::read(address, block.bytes, &mut values);
-            for value in values.chunks_exact(inside) {
-                // Little-endian bytes: the low ones are first.
-                let mut value = value.to_vec();
-                if is_long_double(block.basic) {
-                    let number = u128::from_le_bytes(value[..].try_into().unwrap_or_default());
-                    value = widened(number).to_le_bytes().into();
-                }
-                message.extend(value[..outside].iter().rev());
-            }
-            true
-        });
-        memory::write(&message, to);
-        position.put(start + bytes as isize)
-    };
-    MPI_Unpack_external(
-        name: memory::Text, from: usize, size: isize, position: Out<isize>, to: usize,
-        count: c_int, datatype: c_int,
-    ) => {
-        let data = state().data(to, count, datatype)?;
-        let start = position.get()?;
-        let bytes = external_bytes(name, &data)?;
-        let mut message = Vec::new();
-        memory::read(packed(from, size, start, bytes)?, bytes, &mut message);
-        let mut rest = &message[..];
-        data.blocks(|address, block| {
-            let (inside, outside) = external(block.basic);
-            let (values, after) = rest.split_at(block.bytes / inside * outside);
-            rest = after;
-            let is_signed = block.basic == 0x4c00_0807;
-            let mut converted = Vec::with_capacity(block.bytes);
-            for value in values.chunks_exact(outside) {
-                let sign = if is_signed && value[0] & 0x80 != 0 { 0xff } else { 0 };
-                if is_long_double(block.basic) {
-                    let number = u128::from_be_bytes(value.try_into().unwrap_or_default());
-                    converted.extend(narrowed(number).to_le_bytes());
-                    continue;
-                }
-                converted.extend(value.iter().rev());
-                converted.resize(converted.len() + inside - outside, sign);
-            }
-            memory::write(&converted, address);
-            true
-        });
-        position.put(start + bytes as isize)
-    };
 }

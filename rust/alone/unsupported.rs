@@ -33,8 +33,8 @@ unsupported! {
         MPI_File_write_all_begin MPI_File_write_all_end MPI_File_write_at MPI_File_write_at_all
         MPI_File_write_at_all_begin MPI_File_write_at_all_end MPI_File_write_ordered
         MPI_File_write_ordered_begin MPI_File_write_ordered_end MPI_File_write_shared MPI_Get
-        MPI_Get_accumulate MPI_Put MPI_Raccumulate MPI_Register_datarep MPI_Rget
-        MPI_Rget_accumulate MPI_Rput MPI_Win_allocate MPI_Win_allocate_shared MPI_Win_attach
+        MPI_Get_accumulate MPI_Pack_external MPI_Pack_external_size MPI_Put MPI_Raccumulate MPI_Register_datarep MPI_Rget
+        MPI_Rget_accumulate MPI_Rput MPI_Type_create_darray MPI_Unpack_external MPI_Win_allocate MPI_Win_allocate_shared MPI_Win_attach
         MPI_Win_call_errhandler MPI_Win_complete MPI_Win_create MPI_Win_create_dynamic
         MPI_Win_create_errhandler MPI_Win_create_keyval MPI_Win_delete_attr MPI_Win_detach
         MPI_Win_fence MPI_Win_flush MPI_Win_flush_all MPI_Win_flush_local MPI_Win_flush_local_all

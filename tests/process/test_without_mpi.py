@@ -1,12 +1,16 @@
 """Programs on a machine without an MPI library: a world of one process."""
 
 import re
+import subprocess
 from pathlib import Path
 from textwrap import dedent
 
+import mpi4py
 import processes
 import pytest
 from test_examples import DRAWING, RUNS
+
+from mpi4jax._mpi import LIBRARY
 
 HIDING = {"PYTHONPATH": str(Path(__file__).parents[1] / "without_mpi")}
 MISSING = (
@@ -110,6 +114,21 @@ def test_what_takes_an_mpi_is_an_error(program):
     print(done.stdout)
     assert "no error" not in done.stdout
     assert len(done.stdout.splitlines()) == 6
+
+
+def symbols(file, *options):
+    """The functions of MPI that a library defines, or that it needs."""
+    command = ["nm", "-D", *options, str(file)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # Not those that a module can do without: "w".
+    return set(re.findall(r" [TUDRB] (MPI_\w+)", lines))
+
+
+def test_the_library_has_all_functions_that_mpi4py_needs():
+    (module,) = Path(mpi4py.__file__).parent.glob("MPI.mpich.*.so")
+    needed = symbols(module, "--undefined-only")
+    assert {"MPI_Init_thread", "MPI_Sendrecv", "MPI_Win_lock"} < needed
+    assert needed <= symbols(LIBRARY, "--defined-only")
 
 
 @pytest.mark.parametrize("name", RUNS)
