@@ -200,7 +200,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The same elements with other bounds.
+    /// A layout of the same elements with other bounds.
     fn resized(self, lower: isize, extent: isize) -> Self {
         Self {
             lower,
@@ -246,7 +246,7 @@ impl Layout {
         (low, ends.max().unwrap_or(low) - low)
     }
 
-    /// The basic elements in so many bytes of messages, if there is a whole number.
+    /// Number of basic elements in the first `bytes` of messages, if it is a whole number.
     fn elements(&self, bytes: usize) -> Option<usize> {
         if self.size == 0 {
             return Some(0);
@@ -265,7 +265,7 @@ impl Layout {
         Some(elements)
     }
 
-    /// The bytes of so many basic elements.
+    /// Number of bytes of the first `elements` basic elements.
     fn bytes_of(&self, elements: usize) -> usize {
         let of = |block: &Block| block.bytes / size_of_basic(block.basic);
         let whole = self.blocks.iter().map(of).sum::<usize>();
@@ -376,7 +376,7 @@ impl Data {
         Ok(())
     }
 
-    /// The same type elsewhere: so many extents further.
+    /// A buffer of the same type, `displacement` extents further.
     pub fn part(&self, displacement: isize, count: c_int) -> Result<Self> {
         let address = self
             .address
@@ -856,7 +856,7 @@ mpi! {
     };
 }
 
-/// The bytes of a packed buffer from a position on, if so many fit.
+/// Address in a packed buffer from which on there is room for `bytes`.
 fn packed(address: usize, size: isize, position: isize, bytes: usize) -> Result<usize> {
     if address == 0 && bytes > 0 {
         return Err(memory::null());

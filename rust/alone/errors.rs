@@ -85,7 +85,7 @@ classes! {
 const LAST_CODE: c_int = 0x3fff_ffff;
 /// The codes of errors with a text of their own are their class and a number above it.
 const CLASS_BITS: u32 = 8;
-/// So many such texts are kept.
+/// Number of texts that are kept.
 const TEXTS: c_int = 1024;
 
 /// What is wrong with a call.
