@@ -18,7 +18,7 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
 #: The rows of all ranks, and parameters that they share.
 WHOLE = np.arange(3.0 * SIZE).reshape(SIZE, 3) + 1
-PARAMETERS = {"a": jnp.array([1.0, 2.0, 3.0]), "b": jnp.array(0.5)}
+PARAMETERS = {"a": np.array([1.0, 2.0, 3.0]), "b": np.array(0.5)}
 
 pytestmark = [
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
