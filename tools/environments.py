@@ -80,8 +80,12 @@ APIS = ("token", "notoken")
 PROGRAM_RUNNERS = ("coverage", "debugpy", "ipython")
 #: The packages that tests need, and the examples and the suites of mpi4jax.
 COMMON = (
+    "blackjax",
+    "diffrax",  # with optimistix, lineax and equinox
     "mpi4py",
     "numpy",
+    "numpyro",
+    "optax",
     "perfetto",
     "pytest",
     "matplotlib",

@@ -189,6 +189,7 @@ def operations() -> list[Function]:
 OTHERS = {
     "ordering_barrier": "nonblocking.overlap",
     "overlap": "nonblocking.overlap",
+    "shared": "shared",
     "wait": "nonblocking.requests",
 }
 

@@ -53,6 +53,7 @@ from .._internal.operations.scatter import scatter
 from .._internal.operations.scatterv import scatterv
 from .._internal.operations.send import send
 from .._internal.operations.sendrecv import sendrecv
+from .._internal.shared import shared
 
 __all__ = [
     "allgather",
@@ -105,6 +106,7 @@ __all__ = [
     "scatterv",
     "send",
     "sendrecv",
+    "shared",
     "wait",
 ]
 # It takes its names from here.

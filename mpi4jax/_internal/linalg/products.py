@@ -89,12 +89,12 @@ def norm(
     """
     function = "linalg.norm"
     vectors = Vectors(function, plan, comm)
-    x = jax.tree.map(_inexact, vectors.own(vectors.arrays("x", x)))
+    x = jax.tree.map(inexact, vectors.own(vectors.arrays("x", x)))
     (square,) = _totals(vectors, [_factors(function, x, x)], reproducible)
     return jnp.sqrt(square.real)
 
 
-def _inexact(x: Array) -> Array:
+def inexact(x: Array) -> Array:
     """The array, converted to a floating-point type if it has an integer or boolean one."""
     is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
     return x if is_inexact else x.astype(jnp.result_type(float))

@@ -9,6 +9,7 @@ from mpi4jax._override import override
 
 from ..arguments.types import Array, ArrayLike
 from ..xla.effects import ordered_effect
+from ..xla.held_functions import declare_held_effects
 from ..xla.jax_compat import (
     Effect,
     LoweringContext,
@@ -72,6 +73,7 @@ def _abstract_eval(
 ) -> tuple[list[ShapedArray], set[Effect]]:
     operation.check_avals(operation.name, *avals)
     operation.communicator.check_mesh(operation.name)
+    declare_held_effects()
     return operation.result_avals(*avals), {ordered_effect}
 
 

@@ -80,6 +80,7 @@ __all__ = [
     "scatterv",
     "send",
     "sendrecv",
+    "shared",
     "wait",
 ]
 R = TypeVar("R")
@@ -1931,6 +1932,16 @@ def sendrecv(
         comm=comm,
         status=status,
     ), token
+
+
+@overload
+def shared(x: T, *, comm: Comm = None, token: None = None) -> T: ...
+@overload
+def shared(x: T, *, comm: Comm = None, token: Token) -> tuple[T, Token]: ...
+def shared(x: T, *, comm: Comm = None, token: Token | None = None) -> T | tuple[T, Token]:
+    """Call :func:`mpi4jax.notoken.shared`, with a token or without."""
+    check_token("shared", token)
+    return and_token(notoken.shared(x, comm=comm), token)
 
 
 @overload

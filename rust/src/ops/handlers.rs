@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::call::Call;
 use super::check::check_is_enabled;
-use super::collectives::{blocks, reduction, row_counts, rows};
+use super::collectives::{agreement, blocks, reduction, row_counts, rows};
 use super::flights::start_and_wait;
 use super::local;
 use super::messages::{exchange, neighborhood, point_to_point};
@@ -286,6 +286,8 @@ handlers! {
 
         allgatherv_counts = row_counts: All;
         alltoallv_counts = row_counts: All;
+
+        shared = agreement: All, shown = Shown::Messages;
 
         neighbor_allgather / ineighbor_allgather = neighborhood: Neighbors;
         neighbor_allgatherv / ineighbor_allgatherv = neighborhood: Neighbors;

@@ -688,3 +688,107 @@ def test_norms_of_short_numbers():
         x = np.full(4, np.iinfo(dtype).max if most is None else most, dtype)
         expected = np.linalg.norm(np.tile(x.astype(float), SIZE))
         np.testing.assert_allclose(linalg.norm(jnp.asarray(x)), expected, rtol=1e-6)
+
+
+# Norms for other libraries.
+
+
+def square_mean(x):
+    return np.sqrt(np.mean(np.abs(x) ** 2))
+
+
+def largest(x):
+    return np.max(np.abs(x))
+
+
+norms = pytest.mark.parametrize(
+    ("make", "expected"),
+    [(linalg.rms_norm, square_mean), (linalg.max_norm, largest)],
+    ids=["rms", "max"],
+)
+
+
+@norms
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms(make, expected, dtype):
+    x = random(np.random.default_rng(0), N, dtype)
+    y = np.arange(2 * N).reshape(N, 2) / np.float32(8)
+    norm = make()
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    for call in (norm, jax.jit(norm)):
+        close(call(own(x)), expected(x))
+        result = call({"x": own(x), "y": (own(y), None)})
+        close(result, expected(np.concatenate([x, y.ravel()])))
+        close(call(own(np.arange(N))), expected(np.arange(N)))
+        assert len({*world.allgather(float(result))}) == 1
+    close(make(comm=MPI.COMM_SELF)(x), expected(x))
+
+
+@norms
+def test_norms_of_fields(make, expected):
+    """Ghosts do not count, and a number beside fields counts once on each process."""
+    grid = world.Create_cart([SIZE, 1], periods=[True, True])
+    plan = Plan(grid, shape=(N, 4))
+    x = np.random.default_rng(0).normal(size=(N, 4))
+    norm = make(plan)
+    # Ghosts are large.
+    field = (
+        jnp.full_like(plan.scatter(x), 1e9)
+        .at[1:-1, 1:-1]
+        .set(plan.without_ghosts(plan.scatter(x)))
+    )
+    np.testing.assert_allclose(jax.jit(norm)(field), expected(x), rtol=1e-12)
+    with_numbers = np.concatenate([x.ravel(), [5.0] * SIZE])
+    np.testing.assert_allclose(norm((field, 5.0)), expected(with_numbers), rtol=1e-12)
+    np.testing.assert_allclose(norm(-5.0), 5.0)
+
+
+@norms
+def test_derivatives_of_norms(make, expected, calls_of):
+    x = np.random.default_rng(0).normal(size=N)
+    norm = make()
+    gradient = jax.jit(jax.grad(norm))(own(x))
+    alone = jax.grad(
+        lambda x: (
+            jnp.max(jnp.abs(x)) if make is linalg.max_norm else jnp.sqrt((x**2).mean())
+        )
+    )(x)
+    np.testing.assert_allclose(gradient, own(alone), rtol=1e-12)
+    assert not np.any(jax.grad(linalg.rms_norm())(jnp.zeros(3)))
+
+
+@norms
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_norms_of_what_is_not_finite(make, expected, number):
+    """All processes agree: with NaN, a maximum of MPI's may differ between them."""
+    x = np.ones(3 * SIZE)
+    x[SIZE] = number
+    np.testing.assert_equal(np.asarray(jax.jit(make())(own(x))), expected(x))
+    mine = jnp.full(2, number if RANK == SIZE - 1 else 1.0)
+    np.testing.assert_equal(np.asarray(make()(mine)), number)
+
+
+@norms
+def test_norms_compare_by_value(make, expected):
+    grid = world.Create_cart([SIZE], periods=[True])
+    plan = Plan(grid, shape=(N,))
+    pairs = [
+        (make(plan), make(plan)),
+        (make(), make()),
+        (make(comm=world), make(comm=world)),
+    ]
+    for one, other in pairs:
+        assert one == other
+        assert hash(one) == hash(other)
+    assert len({norm for norm, _ in pairs} | {linalg.rms_norm(), linalg.max_norm()}) == 4
+
+
+@norms
+def test_errors_of_norms(make, expected):
+    name = f"linalg.{make.__name__}"
+    with pytest.raises(TypeError, match=f"{name}: `plan` must be a plan"):
+        make(3)
+    with pytest.raises(ValueError, match=f"{name} got both arguments"):
+        make(Plan(world.Create_cart([SIZE], periods=[True]), shape=(N,)), comm=world)
+    with pytest.raises(ValueError, match=rf"{name} got \(\) for `x`"):
+        make()(())

@@ -102,18 +102,20 @@ impl<A: Abi> Comparison<'_, A> {
         complaints: Vec<String>,
     ) -> Result<Vec<String>> {
         let statements = self.statements(record, row, complaints)?;
-        let mut report =
-            vec!["mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)".to_owned()];
-        let mut notes = Notes::default();
-        for Statement { rank, call, .. } in &statements {
-            let running = Running {
-                calls: vec![call.clone()],
-                ..Running::default()
-            };
-            notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
-        }
-        report.extend(rows_of(&notes, statements.len() as i32, table_width()));
+        let notes = notes_of(&statements);
+        let title = "mpi4jax: a call that does not fit on all ranks (MPI4JAX_CHECK)";
+        let mut report = titled(title, &notes, &statements);
         report.extend(findings(&notes, &statements));
+        Ok(report)
+    }
+
+    /// The report on a value that is not the same on all ranks, with what each of them has found.
+    #[cold]
+    fn report_on_value(&self, record: &Record, finding: String) -> Result<Vec<String>> {
+        let statements = self.statements(record, None, Vec::new())?;
+        let title = "mpi4jax: a value that is not the same on all ranks (MPI4JAX_CHECK)";
+        let mut report = titled(title, &notes_of(&statements), &statements);
+        report.push(finding);
         Ok(report)
     }
 
@@ -184,6 +186,13 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
         }
     }
 
+    /// Refuses a value, which all ranks have found not to be the same on all of them.
+    #[cold]
+    pub fn refuse_value(&self, record: &Record, finding: String) -> Result<()> {
+        self.refuse_if(|ranks| ranks.report_on_value(record, finding).map(Some))?;
+        Ok(())
+    }
+
     /// Number of elements in a row of this rank's array, where the call says how many rows each rank has.
     fn row(&self, record: &Record) -> Result<Option<i64>> {
         if record.facts.counts.is_none() || record.operation.scope != Scope::All {
@@ -233,6 +242,26 @@ impl<A: Abi, M: Memory> Call<'_, A, M> {
 
 fn unreadable(error: serde_json::Error) -> Error {
     Error::internal(format!("what ranks tell each other is not JSON: {error}"))
+}
+
+/// What each rank does, from the statements.
+fn notes_of(statements: &[Statement]) -> Notes {
+    let mut notes = Notes::default();
+    for Statement { rank, call, .. } in statements {
+        let running = Running {
+            calls: vec![call.clone()],
+            ..Running::default()
+        };
+        notes.add(*rank, Note::new(State::Running(Box::new(running))), []);
+    }
+    notes
+}
+
+/// The begin of a report: its title, and a table of what the ranks do.
+fn titled(title: &str, notes: &Notes, statements: &[Statement]) -> Vec<String> {
+    let mut report = vec![title.to_owned()];
+    report.extend(rows_of(notes, statements.len() as i32, table_width()));
+    report
 }
 
 /// The differences between the ranks, in words.
