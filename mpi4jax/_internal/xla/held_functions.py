@@ -30,7 +30,7 @@ _declared: set[Primitive] = set()
 
 
 def declare_held_effects() -> None:
-    """Have all primitives that hold functions declare that these call MPI, if they do.
+    """Declare that primitives call MPI, if the functions that they hold do.
 
     It is called while an operation is traced, as those in a held function are before the
     function is passed to the primitive.

@@ -57,7 +57,7 @@ class Here:
 
 
 class Alone:
-    """The same program in one process: a value of each process is a list of all of them."""
+    """Calls of a program in one process, where a value of each process is a list of all values."""
 
     gradient = staticmethod(jax.grad)
 
