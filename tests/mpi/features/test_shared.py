@@ -57,7 +57,7 @@ class Here:
 
 
 class Alone:
-    """Calls of a program in one process, where a value of each process is a list of all values."""
+    """Calls in one process: a list of all values stands for the values of all processes."""
 
     gradient = staticmethod(jax.grad)
 
