@@ -12,6 +12,8 @@ from collections.abc import Collection, Sequence
 import jax.numpy as jnp
 from mpi4py import MPI
 
+from mpi4jax import _mpi
+
 from ..arguments.types import Array, ArrayLike
 from ..xla.effects import custom_call_target, leave_out, lower_in_order, ordered_effect
 from ..xla.jax_compat import (
@@ -32,7 +34,8 @@ def_eager(ordering_barrier_p)
 
 
 def _lower(ctx: LoweringContext, *operands: Value) -> list[Value]:
-    if leaves_out_calls(ctx, MPI.COMM_WORLD.Get_size()):
+    # With an MPI, one process may have others that it has spawned, or was spawned by.
+    if _mpi.is_missing(MPI) and leaves_out_calls(ctx, 1):
         leave_out(ctx, "in_order")
         return list(operands)
     target = custom_call_target("in_order")
