@@ -40,8 +40,18 @@ class CompiledCall(NamedTuple):
 def lowered(
     function: Callable[..., Any], *operands: Any, platform: str = driver.PLATFORM
 ) -> Any:
-    """A function as a program for the device, which XLA need not have for that."""
-    return jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,))
+    """A function as a program for the device, which XLA need not have for that.
+
+    It has all calls, those of one process, too.
+    """
+    # Programs import this file before they choose how MPI is to start.
+    from mpi4jax._internal.operations import _alone
+
+    _alone.begin_recording()
+    try:
+        return jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,))
+    finally:
+        _alone.end_recording()
 
 
 def calls_in(

@@ -276,6 +276,7 @@ def test_rows_and_neighbors():
     )
 
 
+@pytest.mark.usefixtures("every_call")
 def test_one_message_for_all_fields():
     """Of any types, to each neighbor."""
     left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
