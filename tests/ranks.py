@@ -46,6 +46,16 @@ def pytest_configure(config):
         config.pluginmanager.register(LateReport(config))
 
 
+@pytest.fixture
+def every_call():
+    """Programs make the calls of one process, too, for tests that look at calls."""
+    from mpi4jax._internal.operations import _alone
+
+    _alone.begin_recording()
+    yield
+    _alone.end_recording()
+
+
 class LateReport:
     """Keeps what pytest prints on this rank until the end, and prints failures only."""
 

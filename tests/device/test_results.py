@@ -62,6 +62,7 @@ def test_every_handler_has_a_call():
     c = communicator()
     called = {call.name for name in OF_ONE_ARRAY for call in calls(name, c, "int8", 1)}
     called.add("exchange")  # in test_exchange.py
+    called.add("shared")  # below
     for name in ("allgatherv", "alltoallv"):  # in test_ragged.py
         called |= {f"{name}_counts", f"{name}_rows"}
     called |= {*_core.NONBLOCKING, "in_order", "wait"}  # in test_nonblocking.py
@@ -74,6 +75,25 @@ def test_every_handler_has_a_call():
     # Elsewhere, XLA does that by itself.
     of_host = {"concatenate", "copy", "copy_transposed", "split"}
     assert set(frames.ON_HOST) - called == of_host
+
+
+def test_shared_values_are_compared(stream):
+    """Two fingerprints of each leaf, on the device."""
+    c = communicator()
+    names = list(b"w['a']\0w['b']\0")
+    attributes = {"comm_number": c.comm_number, "names": names}
+
+    def compare(fingerprints):
+        operand = driver.DeviceArray("int32", (2, 2))
+        operand.write_later(np.asarray(fingerprints, np.int32), stream, 0)
+        shared = frames.ON_DEVICE["shared"]
+        frames.call(shared, [operand], [], attributes, stream.handle)
+
+    compare([[1, 2], [3, 4]])
+    if c.size > 1:
+        with pytest.raises(frames.XlaError) as raised:
+            compare([[1, 2], [3, c.rank]])
+        assert "`w['b']` of rank 1 is not that of rank 0" in raised.value.text
 
 
 @pytest.mark.parametrize("name", ["exscan", "scan"])

@@ -26,16 +26,6 @@ def enable_x64():
 
 
 @pytest.fixture
-def every_call():
-    """Programs make the calls of one process, too, for tests that look at calls."""
-    from mpi4jax._internal.operations import _alone
-
-    _alone.begin_recording()
-    yield
-    _alone.end_recording()
-
-
-@pytest.fixture
 def log_of(capsys):
     """Calls a function, and returns its result and the debug lines."""
     import jax

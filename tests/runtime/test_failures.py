@@ -22,7 +22,7 @@ if len(jax.devices()) < len(devices_in_use()):
 
 
 @pytest.fixture(autouse=True)
-def _staged():
+def _staged(every_call):
     _core.set_direct(False)
     driver.set_open(False)
     # The buffers are allocated again.

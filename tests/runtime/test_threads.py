@@ -4,11 +4,13 @@ import threading
 
 import jax
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from mpi4jax import notoken as mpi
 
 
+@pytest.mark.usefixtures("every_call")
 def test_two_threads(way):
     """A staging buffer that both had at once would give one the data of the other."""
     # Of this rank alone: two ranks might meet in different orders.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from every import over
+from exports import jax_export
 from mpi4py import MPI
 
 from mpi4jax import _mpi, diagnostics, extend
@@ -145,7 +146,7 @@ def test_profiles_show_calls_that_programs_left_out(comm):
 
 
 def test_exported_programs_have_their_calls(comm):
-    export = pytest.importorskip("jax.export", exc_type=ImportError)
+    export = jax_export()
     exported = export.export(
         jax.jit(lambda x: mpi.allreduce(x, op=MPI.SUM, comm=comm)),
         disabled_checks=extend.export_checks(),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exports import jax_export
 from mpi4py import MPI
 
 from mpi4jax import diagnostics, extend
@@ -171,7 +172,7 @@ def test_beside_other_effects(capfd, size):
 
 
 def test_exported_functions_keep_their_effect(size):
-    export = pytest.importorskip("jax.export", exc_type=ImportError)
+    export = jax_export()
     checks = extend.export_checks()
     exported = export.export(jax.jit(total), disabled_checks=checks)(jnp.ones(3))
     assert [str(e) for e in exported.ordered_effects] == ["MPI"]

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exports import jax_export
 from mpi4py import MPI
 
 import mpi4jax
@@ -283,9 +284,7 @@ def ahead_of_time(function, *trees):
 
 
 def exported(function, *trees):
-    # With JAX 0.6.0, that of a package which is not there.
-    jax_export = pytest.importorskip("jax.export", exc_type=ImportError)
-    export = jax_export.export(jax.jit(function), disabled_checks=export_checks())
+    export = jax_export().export(jax.jit(function), disabled_checks=export_checks())
     return export(*trees).call(*trees)
 
 
