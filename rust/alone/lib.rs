@@ -4,8 +4,9 @@
 //! library takes the place of the missing one: a program runs unchanged, on one process. It offers
 //! the functions of MPI-3.1 under the soname and with the handles of MPICH (`libmpi.so.12`).
 //!
-//! Left out are files, one-sided communication, intercommunicators, spawned processes and ports:
-//! their functions exist, and return an error that says so.
+//! Left out are files, one-sided communication, intercommunicators, spawned processes, ports,
+//! distributed arrays and the representation "external32": their functions exist, and return an error
+//! that says so.
 //!
 //! All state is behind one lock ([`handles::state`]), which is never held while a callback of the
 //! program's runs: callbacks call MPI again.
