@@ -39,12 +39,12 @@ impl Attributes {
 
     fn set(&mut self, keyval: c_int, key: Arc<Keyval>, value: usize) {
         match self.0.iter_mut().find(|(key, ..)| *key == keyval) {
-            Some(found) => found.2 = value,
+            Some(attribute) => attribute.2 = value,
             None => self.0.push((keyval, key, value)),
         }
     }
 
-    /// What the copy of an object has, as the callbacks say.
+    /// Attributes of a copy of the object, which callbacks choose.
     pub fn copied(&self, object: c_int) -> Result<Self> {
         let mut copies = Self::default();
         for (handle, key, value) in &self.0 {
@@ -71,14 +71,24 @@ impl Attributes {
 pub trait Of: Fn(&mut State) -> Result<&mut Attributes> {}
 impl<F: Fn(&mut State) -> Result<&mut Attributes>> Of for F {}
 
+/// Attributes of a communicator.
+pub fn of_communicator(comm: c_int) -> impl Of {
+    move |state: &mut State| Ok(&mut state.communicators.get_mut(comm)?.attributes)
+}
+
+/// Attributes of a datatype.
+pub fn of_datatype(datatype: c_int) -> impl Of {
+    move |state: &mut State| Ok(&mut state.datatypes.get_mut(datatype)?.attributes)
+}
+
 /// Deletes an attribute, if its callback agrees.
 fn delete(object: c_int, keyval: c_int, attributes: &impl Of) -> Result<()> {
-    let found = attributes(&mut state())?
+    let attribute = attributes(&mut state())?
         .0
         .iter()
         .find(|(key, ..)| *key == keyval)
         .cloned();
-    let Some((_, key, value)) = found else {
+    let Some((_, key, value)) = attribute else {
         return Ok(());
     };
     if let Some(delete) = key.delete {
@@ -104,8 +114,8 @@ pub fn delete_all(object: c_int, attributes: impl Of) -> Result<()> {
 
 /// A key of the right kind of objects.
 fn key(keyval: c_int, of_types: bool) -> Result<Arc<Keyval>> {
-    let found = Arc::clone(state().keyvals.get(keyval)?);
-    if found.of_types != of_types {
+    let key = Arc::clone(state().keyvals.get(keyval)?);
+    if key.of_types != of_types {
         let expected = if of_types {
             "one of datatypes"
         } else {
@@ -118,7 +128,7 @@ fn key(keyval: c_int, of_types: bool) -> Result<Arc<Keyval>> {
             expected,
         ));
     }
-    Ok(found)
+    Ok(key)
 }
 
 fn set(
@@ -147,7 +157,7 @@ fn put(value: Option<usize>, to: Out<usize>, flag: Out<c_int>) -> Result<()> {
 
 macro_rules! attributes {
     (
-        $table:ident, $of_types:literal:
+        $table:ident, $of:ident, $of_types:literal:
         $create:ident, $free:ident, $set:ident, $get:ident, $delete:ident
         $(, on $comm:ident, $predefined:expr)?
     ) => {
@@ -165,24 +175,20 @@ macro_rules! attributes {
                 keyval.put(KEYVAL_INVALID)
             };
             $set(object: c_int, keyval: c_int, value: usize) $(on $comm!(object))? => {
-                set(object, keyval, value, $of_types, |state| {
-                    state.$table.get_mut(object).map(|found| &mut found.attributes)
-                })
+                set(object, keyval, value, $of_types, $of(object))
             };
             $get(object: c_int, keyval: c_int, value: Out<usize>, flag: Out<c_int>)
                 $(on $comm!(object))? =>
             {
-                $(if let Some(found) = $predefined(keyval) {
-                    return put(Some(found), value, flag);
+                $(if let Some(address) = $predefined(keyval) {
+                    return put(Some(address), value, flag);
                 })?
                 key(keyval, $of_types)?;
                 put(state().$table.get(object)?.attributes.get(keyval), value, flag)
             };
             $delete(object: c_int, keyval: c_int) $(on $comm!(object))? => {
                 key(keyval, $of_types)?;
-                delete(object, keyval, &|state: &mut State| {
-                    state.$table.get_mut(object).map(|found| &mut found.attributes)
-                })
+                delete(object, keyval, &$of(object))
             };
         }
     };
@@ -195,12 +201,12 @@ macro_rules! itself {
 }
 
 attributes!(
-    communicators, false:
+    communicators, of_communicator, false:
     MPI_Comm_create_keyval, MPI_Comm_free_keyval, MPI_Comm_set_attr, MPI_Comm_get_attr,
     MPI_Comm_delete_attr, on itself, environment::attribute
 );
 attributes!(
-    datatypes, true:
+    datatypes, of_datatype, true:
     MPI_Type_create_keyval, MPI_Type_free_keyval, MPI_Type_set_attr, MPI_Type_get_attr,
     MPI_Type_delete_attr
 );

@@ -3,23 +3,16 @@
 
 use std::ffi::c_int;
 
+use super::communicators::check_rank;
 use super::datatypes::{Data, IN_PLACE};
-use super::errors::{Error, ROOT, Result};
+use super::errors::{ROOT, Result};
 use super::handles::state;
 use super::memory::{In, Out};
 use super::requests::Request;
 use super::topologies;
 
 fn check_root(root: c_int) -> Result<()> {
-    if root == 0 {
-        return Ok(());
-    }
-    Err(Error::got(
-        ROOT,
-        format!("rank {root}"),
-        "the root",
-        "0 in a communicator of one process",
-    ))
+    check_rank(root, ROOT, "the root")
 }
 
 /// A buffer: its address, a number of elements and their type.

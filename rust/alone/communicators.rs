@@ -4,19 +4,18 @@ use std::ffi::{c_char, c_int};
 
 use super::attributes::{self, Attributes};
 use super::errors::{self, ARG, Error, GROUP, Result};
-use super::handles::{COMM_NULL, COMM_SELF, COMM_WORLD, state};
+use super::handles::{COMM_NULL, COMM_SELF, COMM_WORLD, UNDEFINED, state};
 use super::infos::Info;
 use super::memory::{Out, Text};
 use super::requests::Request;
 use super::topologies::Topology;
 
-const UNDEFINED: c_int = -32766;
 const IDENT: c_int = 0;
 const CONGRUENT: c_int = 1;
 /// `MPI_COMM_TYPE_SHARED`.
 const SHARED: c_int = 1;
 
-/// What a communicator has.
+/// State of a communicator.
 pub struct Communicator {
     name: String,
     pub attributes: Attributes,
@@ -42,6 +41,15 @@ impl Communicator {
 pub fn predefined() -> [(c_int, Communicator); 2] {
     [(COMM_WORLD, "MPI_COMM_WORLD"), (COMM_SELF, "MPI_COMM_SELF")]
         .map(|(handle, name)| (handle, Communicator::new(name, errors::FATAL)))
+}
+
+/// Checks a rank of a communicator: there is one.
+pub fn check_rank(rank: c_int, class: c_int, what: &str) -> Result<()> {
+    if rank == 0 {
+        return Ok(());
+    }
+    let expected = "0 in a communicator of one process";
+    Err(Error::got(class, format!("rank {rank}"), what, expected))
 }
 
 /// Makes a communicator like another, which gives its error handler.
@@ -83,12 +91,7 @@ fn free(comm: Out<c_int>) -> Result<()> {
         .communicators
         .check_made(handle)
         .map_err(|error| error.on(COMM_WORLD))?;
-    attributes::delete_all(handle, |state| {
-        state
-            .communicators
-            .get_mut(handle)
-            .map(|found| &mut found.attributes)
-    })?;
+    attributes::delete_all(handle, attributes::of_communicator(handle))?;
     let mut state = state();
     let gone = state.communicators.remove(handle)?;
     errors::release(&mut state, gone.errhandler);

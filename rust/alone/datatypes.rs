@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_int, c_longlong};
 use std::sync::Arc;
 
-use super::attributes::Attributes;
+use super::attributes::{self, Attributes};
 use super::errors::{ARG, BUFFER, COUNT, Error, NO_MEM, Result, TRUNCATE, TYPE, count as counted};
-use super::handles::{DATATYPE_NULL, State, state};
+use super::handles::{DATATYPE_NULL, State, UNDEFINED, state};
 use super::memory::{self, In, Out};
 
-/// What the elements of a basic type are, which decides the operations that take them.
+/// Class of basic types, which decides what operations take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Signed,
@@ -23,7 +23,7 @@ pub enum Kind {
     Pair,
 }
 
-/// Whether a handle is one of a basic type with its size in the handle.
+/// Size of a basic type, which its handle has.
 const fn size_in(handle: c_int) -> usize {
     (handle >> 8 & 0xff) as usize
 }
@@ -82,6 +82,13 @@ pub struct Block {
     pub bytes: usize,
     /// The handle of the basic type.
     pub basic: c_int,
+}
+
+impl Block {
+    /// Number of basic elements.
+    fn elements(&self) -> usize {
+        self.bytes / size_of_basic(self.basic)
+    }
 }
 
 /// Where the elements of a type are.
@@ -246,38 +253,41 @@ impl Layout {
         (low, ends.max().unwrap_or(low) - low)
     }
 
+    /// Number of basic elements.
+    fn element_count(&self) -> usize {
+        self.blocks.iter().map(Block::elements).sum()
+    }
+
     /// Number of basic elements in the first `bytes` of messages, if it is a whole number.
     fn elements(&self, bytes: usize) -> Option<usize> {
         if self.size == 0 {
             return Some(0);
         }
-        let of = |block: &Block| block.bytes / size_of_basic(block.basic);
-        let mut elements = bytes / self.size * self.blocks.iter().map(of).sum::<usize>();
+        let mut elements = bytes / self.size * self.element_count();
         let mut rest = bytes % self.size;
         for block in &self.blocks {
-            let taken = rest.min(block.bytes);
-            if !taken.is_multiple_of(size_of_basic(block.basic)) {
+            let received = rest.min(block.bytes);
+            if !received.is_multiple_of(size_of_basic(block.basic)) {
                 return None;
             }
-            elements += taken / size_of_basic(block.basic);
-            rest -= taken;
+            elements += received / size_of_basic(block.basic);
+            rest -= received;
         }
         Some(elements)
     }
 
     /// Number of bytes of the first `elements` basic elements.
     fn bytes_of(&self, elements: usize) -> usize {
-        let of = |block: &Block| block.bytes / size_of_basic(block.basic);
-        let whole = self.blocks.iter().map(of).sum::<usize>();
+        let whole = self.element_count();
         if whole == 0 {
             return 0;
         }
         let mut rest = elements % whole;
         let mut bytes = elements / whole * self.size;
         for block in &self.blocks {
-            let taken = rest.min(of(block));
-            bytes += taken * size_of_basic(block.basic);
-            rest -= taken;
+            let elements = rest.min(block.elements());
+            bytes += elements * size_of_basic(block.basic);
+            rest -= elements;
         }
         bytes
     }
@@ -325,17 +335,6 @@ impl Data {
         }
     }
 
-    /// Appends the elements to a message.
-    pub fn pack(&self, message: &mut Vec<u8>) {
-        match self.dense() {
-            Some(address) => memory::read(address, self.bytes(), message),
-            None => self.blocks(|address, block| {
-                memory::read(address, block.bytes, message);
-                true
-            }),
-        }
-    }
-
     /// Takes the elements from a message, which may be shorter.
     pub fn unpack(&self, message: &[u8]) {
         let mut rest = &message[..message.len().min(self.bytes())];
@@ -353,7 +352,13 @@ impl Data {
     /// The message of all elements.
     pub fn message(&self) -> Vec<u8> {
         let mut message = Vec::new();
-        self.pack(&mut message);
+        match self.dense() {
+            Some(address) => memory::read(address, self.bytes(), &mut message),
+            None => self.blocks(|address, block| {
+                memory::read(address, block.bytes, &mut message);
+                true
+            }),
+        }
         message
     }
 
@@ -395,11 +400,11 @@ pub const IN_PLACE: usize = usize::MAX;
 impl State {
     /// The layout of a committed type.
     pub fn layout(&self, datatype: c_int) -> Result<Arc<Layout>> {
-        let found = self.datatypes.get(datatype)?;
-        if !found.is_committed {
+        let datatype = self.datatypes.get(datatype)?;
+        if !datatype.is_committed {
             return Err(Error::new(TYPE, "got a datatype that is not committed"));
         }
-        Ok(Arc::clone(&found.structure.layout))
+        Ok(Arc::clone(&datatype.structure.layout))
     }
 
     /// The buffer that three arguments describe.
@@ -430,7 +435,7 @@ struct Contents {
     types: Vec<Arc<Structure>>,
 }
 
-/// What a type is, apart from its handle: types that are made of it keep it.
+/// Structure of a type, which types that are made of it share.
 #[derive(Debug)]
 pub struct Structure {
     layout: Arc<Layout>,
@@ -589,8 +594,6 @@ fn structure(datatype: c_int) -> Result<Arc<Structure>> {
     Ok(Arc::clone(&state().datatypes.get(datatype)?.structure))
 }
 
-const UNDEFINED: c_int = -32766;
-
 mpi! {
     MPI_Type_contiguous(count: c_int, old: c_int, new: Out<c_int>) => {
         let size = counted(count)?;
@@ -710,9 +713,7 @@ mpi! {
     MPI_Type_free(datatype: Out<c_int>) => {
         let handle = datatype.get()?;
         state().datatypes.check_made(handle)?;
-        super::attributes::delete_all(handle, |state| {
-            state.datatypes.get_mut(handle).map(|found| &mut found.attributes)
-        })?;
+        attributes::delete_all(handle, attributes::of_datatype(handle))?;
         state().datatypes.remove(handle)?;
         datatype.put(DATATYPE_NULL)
     };

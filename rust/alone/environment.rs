@@ -127,9 +127,7 @@ always! {
 mpi! {
     MPI_Finalize() => {
         for comm in [COMM_SELF, COMM_WORLD] {
-            attributes::delete_all(comm, |state| {
-                state.communicators.get_mut(comm).map(|found| &mut found.attributes)
-            })?;
+            attributes::delete_all(comm, attributes::of_communicator(comm))?;
         }
         state().environment.is_finalized = true;
         Ok(())

@@ -3,12 +3,11 @@
 use std::ffi::c_int;
 
 use super::errors::{ARG, Error, RANK, Result};
-use super::handles::{GROUP_NULL, state};
+use super::handles::{GROUP_NULL, UNDEFINED, state};
 use super::memory::{In, Out};
 use super::messages::PROC_NULL;
 
 const EMPTY: c_int = 0x4800_0000;
-const UNDEFINED: c_int = -32766;
 const IDENT: c_int = 0;
 const UNEQUAL: c_int = 3;
 

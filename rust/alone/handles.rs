@@ -16,6 +16,8 @@ use super::messages::{Message, Receive};
 use super::operators::{self, Operator};
 use super::requests::Request;
 
+/// `MPI_UNDEFINED`.
+pub const UNDEFINED: c_int = -32766;
 /// `MPI_COMM_NULL`.
 pub const COMM_NULL: c_int = 0x0400_0000;
 /// `MPI_COMM_WORLD`.

@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 
+use super::communicators;
 use super::datatypes::Data;
 use super::environment::tag_ub;
 use super::errors::{BUFFER, Error, RANK, Result, TAG, TRUNCATE};
@@ -66,11 +67,10 @@ fn matches(message: &Message, comm: c_int, tag: c_int) -> bool {
 }
 
 fn check_rank(rank: c_int, what: &str, any: c_int) -> Result<()> {
-    if rank == 0 || rank == PROC_NULL || rank == any {
+    if rank == PROC_NULL || rank == any {
         return Ok(());
     }
-    let expected = "0 in a communicator of one process";
-    Err(Error::got(RANK, format!("rank {rank}"), what, expected))
+    communicators::check_rank(rank, RANK, what)
 }
 
 fn check_tag(tag: c_int, any: c_int) -> Result<()> {

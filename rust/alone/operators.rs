@@ -10,59 +10,33 @@ use super::memory::{self, Out};
 
 type Function = extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut c_int);
 
-/// What MPI knows to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    Max,
-    Min,
-    Sum,
-    Product,
-    And,
-    BitAnd,
-    Or,
-    BitOr,
-    Xor,
-    BitXor,
-    MinLocation,
-    MaxLocation,
-    Replace,
-    Nothing,
+macro_rules! known {
+    ($($name:ident)*) => {
+        /// MPI's operations, in the order of their handles.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Known {
+            $($name,)*
+        }
+
+        const ALL: &[Known] = &[$(Known::$name),*];
+    };
 }
+
+known!(
+    Max Min Sum Product And BitAnd Or BitOr Xor BitXor MinLocation MaxLocation Replace Nothing
+);
 
 /// An operation: MPI's, or a function of the program's.
 #[derive(Clone, Copy)]
 pub enum Operator {
-    Known(KnownOperator),
+    Known(Known),
     Own { function: Function, commutes: bool },
 }
 
-/// One of MPI's operations.
-#[derive(Clone, Copy)]
-pub struct KnownOperator(Known);
-
 /// The operations that every program has.
 pub fn predefined() -> Vec<(c_int, Operator)> {
-    use Known::*;
-    let known = [
-        Max,
-        Min,
-        Sum,
-        Product,
-        And,
-        BitAnd,
-        Or,
-        BitOr,
-        Xor,
-        BitXor,
-        MinLocation,
-        MaxLocation,
-        Replace,
-        Nothing,
-    ];
-    let handles = 0x5800_0001..;
-    handles
-        .zip(known.map(|known| Operator::Known(KnownOperator(known))))
-        .collect()
+    let operators = ALL.iter().map(|known| Operator::Known(*known));
+    (0x5800_0001..).zip(operators).collect()
 }
 
 impl Known {
@@ -246,7 +220,7 @@ impl State {
     /// The operation, if it takes elements of this type.
     pub fn operator(&self, op: c_int, data: &Data) -> Result<Operator> {
         let found = *self.operators.get(op)?;
-        if let Operator::Known(KnownOperator(known)) = found
+        if let Operator::Known(known) = found
             && !data.layout.basic.is_some_and(|(_, kind)| known.takes(kind))
         {
             let given = format!("{op:#x}");
@@ -275,7 +249,7 @@ mpi! {
     };
     MPI_Op_commutative(op: c_int, commutes: Out<c_int>) => {
         commutes.put(match state().operators.get(op)? {
-            Operator::Known(KnownOperator(known)) => (*known != Known::Replace).into(),
+            Operator::Known(known) => (*known != Known::Replace).into(),
             Operator::Own { commutes, .. } => (*commutes).into(),
         })
     };
@@ -293,7 +267,7 @@ mpi! {
                 let (mut count, mut datatype) = (count, datatype);
                 function(address(&of), address(&into), &raw mut count, &raw mut datatype);
             }
-            Operator::Known(KnownOperator(known)) => {
+            Operator::Known(known) => {
                 let mut result = into.message();
                 let basic = into.layout.basic.unwrap_or((datatype, Kind::Other));
                 let size = match basic.1 {

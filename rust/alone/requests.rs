@@ -4,11 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use super::errors::{Error, IN_STATUS, REQUEST, Result, outcome};
-use super::handles::{COMM_WORLD, REQUEST_NULL, State, changed, state, wait};
+use super::handles::{COMM_WORLD, REQUEST_NULL, State, UNDEFINED, changed, state, wait};
 use super::memory::{In, Out};
 use super::messages::Operation;
-
-const UNDEFINED: c_int = -32766;
 
 /// `MPI_Status`, as MPICH has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

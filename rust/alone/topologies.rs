@@ -4,11 +4,9 @@ use std::ffi::c_int;
 
 use super::communicators;
 use super::errors::{ARG, DIMS, Error, RANK, Result, TOPOLOGY, count as counted};
-use super::handles::{COMM_NULL, state};
+use super::handles::{COMM_NULL, UNDEFINED, state};
 use super::memory::{In, Out};
 use super::messages::PROC_NULL;
-
-const UNDEFINED: c_int = -32766;
 
 /// The topology of a communicator.
 #[derive(Clone)]
@@ -132,15 +130,15 @@ fn dims_of(ndims: c_int, dims: In<c_int>) -> Result<Vec<c_int>> {
 }
 
 fn check_rank(rank: c_int) -> Result<()> {
-    if rank == 0 {
+    communicators::check_rank(rank, RANK, "a rank")
+}
+
+/// Checks that arrays of the program's have room for some elements.
+fn check_room(room: c_int, needed: usize, what: &str) -> Result<()> {
+    if counted(room)? >= needed {
         return Ok(());
     }
-    Err(Error::got(
-        RANK,
-        format!("rank {rank}"),
-        "a rank",
-        "0 in a communicator of one process",
-    ))
+    Err(Error::got(ARG, room, what, &format!("at least {needed}")))
 }
 
 /// The smallest divisor above 1.
@@ -292,10 +290,7 @@ mpi! {
         comm: c_int, room: c_int, dims: Out<c_int>, periods: Out<c_int>, coords: Out<c_int>,
     ) on comm => {
         let found = cart(comm)?;
-        if counted(room)? < found.len() {
-            let expected = format!("at least {}", found.len());
-            return Err(Error::got(ARG, room, "the length of arrays", &expected));
-        }
+        check_room(room, found.len(), "the length of arrays")?;
         for (index, period) in found.iter().enumerate() {
             dims.put_at(index, 1)?;
             periods.put_at(index, (*period).into())?;
@@ -316,10 +311,7 @@ mpi! {
     MPI_Cart_coords(comm: c_int, rank: c_int, room: c_int, coords: Out<c_int>) on comm => {
         let found = cart(comm)?;
         check_rank(rank)?;
-        if counted(room)? < found.len() {
-            let expected = format!("at least {}", found.len());
-            return Err(Error::got(ARG, room, "the length of an array", &expected));
-        }
+        check_room(room, found.len(), "the length of an array")?;
         coords.put_all(&vec![0; found.len()])
     };
     MPI_Cart_shift(
@@ -379,10 +371,7 @@ mpi! {
     MPI_Graph_neighbors(comm: c_int, rank: c_int, room: c_int, neighbors: Out<c_int>) on comm => {
         check_rank(rank)?;
         let found = graph(comm)?;
-        if counted(room)? < found.len() {
-            let expected = format!("at least {}", found.len());
-            return Err(Error::got(ARG, room, "the length of an array", &expected));
-        }
+        check_room(room, found.len(), "the length of an array")?;
         neighbors.put_all(&found)
     };
     MPI_Dist_graph_create_adjacent(
