@@ -19,17 +19,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-from mpi4py import MPI
 
 from mpi4jax._override import override
 
-from ..arguments.hashable import HashableMPIType
 from ..arguments.types import Array, Comm, PyTree
 from ..xla.held_functions import declare_held_effects
 from ..xla.traced import Equations, Traced
 from . import bicgstab, cg, gmres
 from .solve import Info, Reason
-from .vectors import Plan, Vectors
+from .vectors import Plan, Vectors, hashable_comm
 
 Function = Callable[[PyTree], PyTree]
 Options = dict[str, Any]
@@ -46,10 +44,6 @@ class _State(eqx.Module):
     equations: Equations = eqx.field(static=True)
     is_transposed: bool = eqx.field(static=True, default=False)
     is_conjugated: bool = eqx.field(static=True, default=False)
-
-
-def _hashable(comm: Comm) -> HashableMPIType[MPI.Intracomm] | None:
-    return HashableMPIType(comm) if isinstance(comm, MPI.Intracomm) else comm
 
 
 class _Solver(lx.AbstractLinearSolver[_State]):
@@ -70,7 +64,7 @@ class _Solver(lx.AbstractLinearSolver[_State]):
     atol: float = 0.0
     max_steps: int | None = None
     plan: Plan | None = eqx.field(static=True, default=None, kw_only=True)
-    comm: Comm = eqx.field(static=True, default=None, kw_only=True, converter=_hashable)
+    comm: Comm = eqx.field(static=True, default=None, kw_only=True, converter=hashable_comm)
 
     def __check_init__(self) -> None:
         Vectors(f"linalg.{type(self).__name__}", self.plan, self.comm)

@@ -13,7 +13,7 @@ from ..arguments.hashable import HashableMPIType
 from ..arguments.types import Array, Comm, PyTree
 from ..operations._eager import on_own_devices
 from .products import inexact
-from .vectors import Plan, Vectors, norm_dtype
+from .vectors import Plan, Vectors, hashable_comm, norm_dtype
 
 
 def rms_norm(plan: Plan | None = None, *, comm: Comm = None) -> Callable[[PyTree], Array]:
@@ -72,14 +72,13 @@ def _norm(
     comm: Comm,
 ) -> _Norm:
     Vectors(function, plan, comm)  # raises an error for what is no plan
-    hashable = HashableMPIType(comm) if isinstance(comm, MPI.Intracomm) else comm
-    return _Norm(function, over_all, plan, hashable)
+    return _Norm(function, over_all, plan, hashable_comm(comm))
 
 
 def _root_mean_square(vectors: Vectors, leaves: list[Array]) -> Array:
     count = jnp.asarray(sum(leaf.size for leaf in leaves), norm_dtype(leaves))
     square, total = vectors.products([(leaves, leaves)], count)
-    # The derivative at 0, which is none, is 0 here and not NaN.
+    # The norm has no derivative at 0. This one gives 0 there, not NaN.
     is_positive = square > 0
     root = jnp.sqrt(jnp.where(is_positive, square, 1) / jnp.maximum(total, 1))
     return jnp.where(is_positive, root, square)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arguments.checks import jax_array, reject
+from ..arguments.hashable import HashableMPIType
 from ..arguments.types import Array, Comm, DType, PyTree, Unchecked
 from ..halo.plan import Plan as HaloPlan
 from ..mpi import handles
@@ -29,6 +30,11 @@ class Plan(Protocol):
     def comm(self) -> MPI.Intracomm: ...
     def with_ghosts(self, fields: Any) -> Any: ...
     def without_ghosts(self, fields: Any) -> Any: ...
+
+
+def hashable_comm(comm: Comm) -> HashableMPIType[MPI.Intracomm] | None:
+    """The communicator in a form that compares by value."""
+    return HashableMPIType(comm) if isinstance(comm, MPI.Intracomm) else comm
 
 
 class Vectors:
