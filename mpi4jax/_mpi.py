@@ -7,15 +7,11 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from mpi4jax import _launcher
 
 #: An MPI library for one process (rust/alone), with the binary interface of MPICH.
 LIBRARY = Path(__file__).parent / "_alone" / "libmpi.so.12"
-
-#: The beginning of what this library gives as its version.
-MISSING_NAME = "No MPI library"
 
 #: Environment variables by which users choose the library that mpi4py loads.
 _CHOICE = "MPI4PY_LIBMPI"
@@ -65,10 +61,9 @@ def _may_be_alone() -> bool:
     return LIBRARY.exists() and not is_chosen and not has_others
 
 
-def is_missing(mpi: Any) -> bool:
-    """Whether there is no MPI library behind mpi4py's `MPI`, but a world of one process."""
-    version: str = mpi.Get_library_version()
-    return version.startswith(MISSING_NAME)
+def is_missing(library: str) -> bool:
+    """Whether the version of MPI's library is that of our library for one process."""
+    return library.startswith("No MPI library")
 
 
 #: A sentence for such a world.

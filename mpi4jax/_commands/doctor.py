@@ -69,7 +69,7 @@ def examine(facts_by_rank: Sequence[Facts]) -> tuple[list[str], list[str]]:
         launchers = _launcher.from_facts(first["launchers"])
         if why := _launcher.mismatch(mpi["library"], mpi["file"], mpi["size"], launchers):
             problems.append(why)
-        if mpi["library"].startswith(_mpi.MISSING_NAME):
+        if _mpi.is_missing(mpi["library"]):
             notes.append(_mpi.MISSING)
     problems += differences(facts_by_rank, ("versions", "mpi", "devices"), IDENTICAL)
     problems += differences(facts_by_rank, ("settings",), CHUNK)

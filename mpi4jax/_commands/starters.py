@@ -110,9 +110,9 @@ def load() -> Mpi:
 
         mpi4py.rc.initialize = False
     MPI = _mpi.load()
-    if _mpi.is_missing(MPI):
-        raise ImportError(_mpi.MISSING)
     name = _launcher.library_name(MPI.Get_library_version())
+    if _mpi.is_missing(name):
+        raise ImportError(_mpi.MISSING)
     return Mpi(name, _launcher.library_file())
 
 

@@ -35,7 +35,7 @@ def_eager(ordering_barrier_p)
 
 def _lower(ctx: LoweringContext, *operands: Value) -> list[Value]:
     # With an MPI, one process may have others that it has spawned, or was spawned by.
-    if _mpi.is_missing(MPI) and leaves_out_calls(ctx, 1):
+    if _mpi.is_missing(MPI.Get_library_version()) and leaves_out_calls(ctx, 1):
         leave_out(ctx, "in_order")
         return list(operands)
     target = custom_call_target("in_order")

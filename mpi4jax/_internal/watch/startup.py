@@ -30,7 +30,7 @@ def _why_alone() -> str | None:
 
 @functools.cache
 def _tell_of_missing_mpi() -> None:
-    if _mpi.is_missing(MPI):
+    if _mpi.is_missing(MPI.Get_library_version()):
         text = f"mpi4jax: {_mpi.MISSING}. MPI4JAX_ALONE=1 turns off this line"
         _terminal.tell(text, sys.stderr)
 
