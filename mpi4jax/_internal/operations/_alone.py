@@ -59,7 +59,6 @@ def leaves_out_calls(ctx: LoweringContext, size: int) -> bool:
     """Whether a program leaves out calls among this number of processes."""
     are_shown = (
         settings.check
-        or settings.profile
         or settings.trace is not None
         or _core.get_logging()
         or _recording_count > 0
