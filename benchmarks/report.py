@@ -396,6 +396,32 @@ def transforms_of_sharded_arrays(r: Results) -> list[Row]:
     return rows
 
 
+def random_fields(r: Results) -> list[Row]:
+    """Parts of random fields, and the memory that they need."""
+    rows: list[Row] = []
+    for (name, ranks), points in itertools.product(
+        by_ranks(r, "fields"), (64, 128, 256, 320)
+    ):
+        whole, part = f"{points}, whole", f"{points}, part"
+        if part not in r.samples[name].get(OURS, {}):
+            continue
+        # The memory is in MiB, not in seconds.
+        memory = ((r(name, OURS, f"memory, {case}") or 0) / 1e6 for case in (whole, part))
+        whole_needs, part_needs = memory
+        rows.append(
+            {
+                "ranks": ranks,
+                "points": f"{points}^3",
+                "part of the whole": r(name, OURS, whole),
+                "part alone": r(name, OURS, part),
+                "whole / part": r.ratio(name, OURS, whole, part),
+                "MiB, whole": whole_needs,
+                "MiB, part": part_needs,
+            }
+        )
+    return rows
+
+
 def inner_products(r: Results) -> list[Row]:
     """Inner products of two vectors over all ranks, in a loop."""
     rows: list[Row] = []
@@ -739,6 +765,11 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "how much memory each process needs meanwhile",
         transforms_of_sharded_arrays,
     ),
+    "Random fields": (
+        "Time of a cube of normal numbers in float32, of which each process has a part, "
+        "and how much memory each process needs meanwhile",
+        random_fields,
+    ),
     "Inner products": (
         "Time of `linalg.vdot` in a loop, by the number of elements on each rank",
         inner_products,
@@ -871,6 +902,11 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "MiB, `jnp.fft.fftn`",
         points=("128^3", "256^3"),
         **{"JAX's collectives": ("MPI",)},
+    ),
+    "fields": lambda r: excerpt(
+        random_fields(r),
+        "ranks; points; part of the whole; part alone; whole / part; MiB, whole; MiB, part",
+        points=("128^3", "256^3"),
     ),
     "products": lambda r: excerpt(
         inner_products(r),

@@ -26,9 +26,11 @@ def start_command(
     command: Sequence[str], cwd: Path | None = None, **environ: str
 ) -> subprocess.Popen[str]:
     # Commands print whole sentences in a wide terminal. Tests that are started by tests are
-    # in no place that a runner wants to know.
+    # in no place that a runner wants to know. Without a buffer, Python writes lines in
+    # pieces, which ranks mix.
     environ = {**os.environ, "XLA_FLAGS": "", "COLUMNS": "1000", **environ}
     environ.pop("TEST_PLACES", None)
+    environ.pop("PYTHONUNBUFFERED", None)
     return subprocess.Popen(
         command,
         cwd=cwd,

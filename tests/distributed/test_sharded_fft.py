@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
     not allows_sharded_programs(), reason="JAX < 0.9.1 has no operations in a shard_map"
 )
 SIZE = MPI.COMM_WORLD.Get_size()
+KEY = jax.random.key(5)
 
 
 @pytest.fixture(params=["slabs", "pencils"])
@@ -200,10 +201,14 @@ def test_whole_arrays(any_mesh, run, shape, is_checked):
         assert gathered.shape == shape
         own = layout.scatter(gathered)
         assert own.shape == x.shape == layout.local_shape
-        return own + layout.scatter(jnp.asarray(whole)) + layout.part(whole)
+        computed = layout.scatter(
+            lambda: jnp.asarray(whole) + jax.random.normal(KEY, shape)
+        )
+        return own + layout.scatter(jnp.asarray(whole)) + layout.part(whole) + computed
 
     result = run(check, whole, layout, layout, is_checked)
-    np.testing.assert_array_equal(result, 3 * whole)
+    expected = 4 * whole + jax.random.normal(KEY, shape)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 def test_wrong_arguments(mesh, spread):

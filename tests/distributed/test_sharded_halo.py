@@ -19,6 +19,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 DIMS = (2, SIZE // 2) if SIZE % 2 == 0 else (1, SIZE)
 NAMES = ("y", "x")
+KEY = jax.random.key(5)
 
 pytestmark = [
     pytest.mark.skipif(not allows_sharded_programs(), reason="needs JAX 0.9.1"),
@@ -163,10 +164,14 @@ def test_whole_fields(run, grid_of_mesh):
 
     def body(x):
         parts = plan.scatter(jnp.asarray(whole), fill_value=2.0)
-        return parts, plan.gather(plan.with_ghosts(x)), jnp.stack(plan.offset)
+        random = plan.scatter(lambda: jax.random.normal(KEY, shape), fill_value=2.0)
+        return parts, random, plan.gather(plan.with_ghosts(x)), jnp.stack(plan.offset)
 
-    part, gathered, offset = run(body, own)
+    part, random, gathered, offset = run(body, own)
     np.testing.assert_array_equal(part, reference.scatter(whole, fill_value=2.0))
+    np.testing.assert_array_equal(
+        random, reference.scatter(jax.random.normal(KEY, shape), fill_value=2.0)
+    )
     np.testing.assert_array_equal(gathered, whole)
     assert tuple(offset) == reference.offset
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+KEY = jax.random.key(5)
 
 
 class Fields:
@@ -142,10 +143,12 @@ def test_whole_fields(fields, is_checked):
     def body(plan, x):
         gathered = plan.gather(x)
         assert gathered.shape == whole.shape
-        return plan.scatter(2 * gathered) + plan.scatter(jnp.asarray(whole))
+        computed = plan.scatter(lambda: jax.random.randint(KEY, whole.shape, -9, 9))
+        return plan.scatter(2 * gathered) + plan.scatter(jnp.asarray(whole)) + computed
 
     actual = fields.run(body, fields.spread, is_checked=is_checked)
-    np.testing.assert_array_equal(actual, plan.scatter(3 * whole))
+    random = jax.random.randint(KEY, whole.shape, -9, 9)
+    np.testing.assert_array_equal(actual, plan.scatter(3 * whole + random))
 
 
 def test_own_rows(fields, is_checked):

@@ -25,7 +25,8 @@ PROGRAM = """
             try:
                 jax.block_until_ready(call())
             except Exception as error:
-                print(str(error).removeprefix("FAILED_PRECONDITION: ").partition(":")[0])
+                text = str(error).removeprefix("FAILED_PRECONDITION: ")
+                print(text.partition(":")[0], flush=True)
     {fork}
     assert program(x).tolist() == [size] * 3
     for request in requests:

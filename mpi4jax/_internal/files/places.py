@@ -419,7 +419,7 @@ def unstructured_place(
     return RowsPlace(
         UnstructuredPlan._public_name,
         comm,
-        np.asarray(rows._positions, np.int64),
+        np.asarray(rows.positions, np.int64),
         np.flatnonzero(rows.owned),
         rows.size,
         starts,

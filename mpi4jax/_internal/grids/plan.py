@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TypeAlias, TypeVar, overload
 
 import jax
@@ -15,6 +16,7 @@ from mpi4jax._override import override
 
 from ..arguments.checks import array_of_others, jax_array
 from ..arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar
+from ..computed import ComputedFields, is_function
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
@@ -25,7 +27,7 @@ from ..xla.dependence import depend
 from ..xla.jax_compat import Tracer
 from .division import Division
 from .grid import Grid
-from .whole import GatherCall, ScatterCall
+from .whole import GatherCall, ScatterCall, points_along
 
 T = TypeVar("T")
 
@@ -84,10 +86,14 @@ class GridPlan(PlanBase):
             return None
         return tree.with_leaves(whole)
 
-    def _scatter(self, fields: T, root: Integer | None, fill_value: Scalar) -> T:
-        """The parts of this process of whole arrays."""
+    def _scatter(self, fields: PyTree, root: Integer | None, fill_value: Scalar) -> PyTree:
+        """The parts of this process of whole arrays, given or computed by a function."""
         function = f"{self._public_name}.scatter"
         communicator = self._communicator_of(function)
+        if is_function(fields):
+            self._known_root(function, None)
+            computed = ComputedFields(function, fields, root)
+            return self._computed(communicator, computed, fill_value)
         root = self._known_root(function, root)
         tree, arrays, divisions = Tree("fields", fields), [], []
         own_rank = self._grid.rank
@@ -105,6 +111,21 @@ class GridPlan(PlanBase):
         coordinates = self._grid.program_coordinates()
         parts = run_named(function, call, [arrays, jnp.asarray(fill_value), *coordinates])
         return tree.with_leaves(parts)
+
+    def _computed(
+        self, communicator: Communicator, fields: ComputedFields, fill_value: Scalar
+    ) -> PyTree:
+        """The parts of this process of whole arrays that a function computes."""
+        points = []
+        for name, x in fields.tree.named_leaves():
+            division = self._whole_division("scatter", name, x)
+            coordinates: Sequence[int | Array] = self._grid.program_coordinates()
+            coordinates = coordinates or division.coordinates(self._grid.rank)
+            pairs = zip(division.axes, coordinates, strict=True)
+            points.append(
+                {axis.position + x.ndim: points_along(axis, at) for axis, at in pairs}
+            )
+        return fields.parts(communicator, points, fill_value)
 
     @override
     def _communicator_of(self, function: str) -> Communicator:

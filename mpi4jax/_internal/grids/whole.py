@@ -72,22 +72,26 @@ def part_along(
     x: Array, axis: DividedAxis, coordinate: int | Array, fill_value: ArrayLike = 0
 ) -> Array:
     """The part of a process along an axis, with the fill value where there is no point."""
-    points: Points | Array
+    points = points_along(axis, coordinate)
     if isinstance(coordinate, int):
-        points = axis.local_points(coordinate)
         first = axis.start(coordinate) - axis.lower
         last = first + len(points)
         is_range = np.array_equal(points, np.arange(first, last))
         if is_range and last <= axis.points:
             # Of an empty part, jnp.take would not depend on the array.
             return jax.lax.slice_in_dim(x, first, last, axis=axis.position)
-    else:
-        parts = [axis.local_points(n) for n in range(axis.processes)]
-        points = jnp.asarray(np.array(parts))[coordinate]
     part = jnp.take(x, points, axis.position, mode="clip")
     has_point = jnp.asarray(points) < axis.points
     has_point = has_point.reshape(-1, *(1,) * (-1 - axis.position))
     return jnp.where(has_point, part, jnp.asarray(fill_value).astype(x.dtype))
+
+
+def points_along(axis: DividedAxis, coordinate: int | Array) -> Points | Array:
+    """The points of a process along an axis: :meth:`DividedAxis.local_points`."""
+    if isinstance(coordinate, int):
+        return axis.local_points(coordinate)
+    parts = [axis.local_points(n) for n in range(axis.processes)]
+    return jnp.asarray(np.array(parts))[coordinate]
 
 
 @dataclass(frozen=True)

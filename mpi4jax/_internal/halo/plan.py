@@ -238,14 +238,30 @@ class Plan(GhostPlan, GridPlan):
             for name, x in tree.jax_arrays("halo.Plan.without_ghosts")
         )
 
-    @on_own_devices
+    @overload
+    def scatter(
+        self, fields: Callable[[], T], *, root: None = None, fill_value: Scalar = 0
+    ) -> T: ...
+
+    @overload
     def scatter(
         self, fields: T, *, root: Integer | None = None, fill_value: Scalar = 0
-    ) -> T:
+    ) -> T: ...
+
+    @on_own_devices
+    def scatter(
+        self,
+        fields: PyTree,
+        *,
+        root: Integer | None = None,
+        fill_value: Scalar = 0,
+    ) -> PyTree:
         """Divide whole fields into parts with ghost cells, and return that of this process.
 
         Arguments:
-            fields: An array of the whole grid, or a tree of them, on all processes.
+            fields: An array of the whole grid, or a tree of them, on all processes. Or a
+                function without arguments that computes these, of which each process
+                computes its part only.
             root (int): The one process that has them, if not all do. On the others, only
                 shapes and dtypes are used, so they may pass
                 :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -232,12 +232,19 @@ class Layout(GridPlan):
         by_axis = dict(zip(self.axes, names, strict=True))
         return PartitionSpec(*(by_axis.get(axis) for axis in range(len(self.shape))))
 
+    @overload
+    def scatter(self, fields: Callable[[], T], *, root: None = None) -> T: ...
+
+    @overload
+    def scatter(self, fields: T, *, root: Integer | None = None) -> T: ...
+
     @on_own_devices
-    def scatter(self, fields: T, *, root: Integer | None = None) -> T:
+    def scatter(self, fields: PyTree, *, root: Integer | None = None) -> PyTree:
         """The parts of this process of whole fields.
 
         Arguments:
-            fields: An array, or a tree of arrays, on all processes.
+            fields: An array, or a tree of arrays, on all processes. Or a function without
+                arguments that computes these, of which each process computes its part only.
             root (int): The one process that has them, if not all do. On the others, only
                 shapes and dtypes are used, so they may pass
                 :class:`jax.ShapeDtypeStruct` instead of arrays. For derivatives and maps,

@@ -99,6 +99,11 @@ class MeshRows:
     def __repr__(self) -> str:
         return f"{self.size} rows, {len(self.pattern.sent)} neighbors at most, on a mesh"
 
+    @property
+    def positions(self) -> Array:
+        """Positions of the own rows in whole fields, and others beyond them as padding."""
+        return self.arrays.positions
+
     def own(self, x: Array, axis: int) -> Array:
         """The own rows of a field, padded with zeros."""
         at = x.at[(*(slice(None),) * (axis % x.ndim), self.arrays.own_rows)]
@@ -118,7 +123,7 @@ class MeshRows:
     ) -> Sequence[Array]:
         """The whole fields."""
         gather = AllGather(self.communicator(function))
-        order = gather.apply(self.arrays.positions).reshape(-1)
+        order = gather.apply(self.positions).reshape(-1)
         whole = []
         for x in leaves:
             rows = gather.apply(self.own(x, 0)).reshape(-1, *x.shape[1:])
@@ -131,8 +136,7 @@ class MeshRows:
     ) -> Sequence[Array]:
         """The own rows of whole fields."""
         self.communicator(function)
-        positions = self.arrays.positions
-        return [x.at[positions].get(mode="fill", fill_value=0) for x in leaves]
+        return [x.at[self.positions].get(mode="fill", fill_value=0) for x in leaves]
 
 
 def rows_on_mesh(

@@ -82,7 +82,7 @@ class RankRows:
         return rows if first is None else slice(first, first + len(rows))
 
     @functools.cached_property
-    def _positions(self) -> Array:
+    def positions(self) -> Array:
         """Positions of the own rows in whole fields."""
         positions = discovery.positions(self.neighborhood, self.comm)
         with jax.ensure_compile_time_eval():
@@ -113,14 +113,14 @@ class RankRows:
         own = self._own
         rows, first = ([], own.start) if isinstance(own, slice) else ([own], None)
         call = GatherCall(self.communicator(function), self._counts, root, first)
-        return run_named(function, call, [leaves, self._positions, *rows]) or []
+        return run_named(function, call, [leaves, self.positions, *rows]) or []
 
     def scatter(
         self, function: str, leaves: Sequence[Array], root: int | None
     ) -> Sequence[Array]:
         """The own rows of whole fields."""
         call = ScatterCall(self.communicator(function), self._counts, root)
-        return run_named(function, call, [leaves, self._positions]) or []
+        return run_named(function, call, [leaves, self.positions]) or []
 
 
 def rows_of_points(numbers: np.ndarray, block: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -17,6 +17,7 @@ from mpi4jax._override import override
 
 from ..arguments.checks import check_callable, integer
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
+from ..computed import ComputedFields, is_function
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -330,18 +331,31 @@ class Plan(GhostPlan):
             return None
         return structure.unflatten(whole_fields)
 
+    @overload
+    def scatter(self, fields: Callable[[], T], *, root: None = None) -> T: ...
+
+    @overload
+    def scatter(self, fields: T, *, root: Integer | None = None) -> T: ...
+
     @on_own_devices
-    def scatter(self, fields: T, *, root: Integer | None = None) -> T:
+    def scatter(self, fields: PyTree, *, root: Integer | None = None) -> PyTree:
         """The rows of this process, from whole fields in the order of :meth:`gather`.
 
         Arguments:
-            fields: An array of all points, or a tree of them, on all processes.
+            fields: An array of all points, or a tree of them, on all processes. Or a
+                function without arguments that computes these, of which each process
+                computes its own rows only.
             root (int): The one process that has them, if not all do. The others pass arrays
                 of the same shapes and dtypes, whose values are not used.
 
         """
         function = f"{NAME}.scatter"
         communicator = self._communicator_of(function)
+        if is_function(fields):
+            computed = ComputedFields(function, fields, root)
+            self._check_sizes("scatter", computed.tree.named_leaves(), 0, self._rows.total)
+            points = [{0: self._rows.positions} for _ in computed.tree.leaves]
+            return self._with_ghosts("scatter", computed.parts(communicator, points), 0)
         root = plan_root(function, root, communicator, is_on_mesh=self._rows.is_on_mesh)
         leaves, structure = self._checked("scatter", fields, 0, self._rows.total)
         own = self._rows.scatter(function, leaves, root)
@@ -439,15 +453,24 @@ class Plan(GhostPlan):
         name = f"{NAME}.{function}"
         axis = integer(name, "axis", axis)
         tree = Tree("fields", fields)
-        leaves = []
-        for path, x in tree.jax_arrays(name):
+        leaves = list(tree.jax_arrays(name))
+        self._check_sizes(function, leaves, axis, size)
+        return [x for _, x in leaves], tree.structure
+
+    def _check_sizes(
+        self,
+        function: str,
+        leaves: Iterable[tuple[str, Array | jax.ShapeDtypeStruct]],
+        axis: int,
+        size: int,
+    ) -> None:
+        """Raise ValueError unless all leaves, here with names, have this many rows."""
+        for path, x in leaves:
             if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
                 raise ValueError(
-                    f"{name} got an array of shape {x.shape} for `{path}`, expected {size} "
-                    f"rows along axis {axis}"
+                    f"{NAME}.{function} got an array of shape {x.shape} for `{path}`, "
+                    f"expected {size} rows along axis {axis}"
                 )
-            leaves.append(x)
-        return leaves, tree.structure
 
 
 def _split(x: Array, axis: int, block: int) -> Array:

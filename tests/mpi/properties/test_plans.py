@@ -112,6 +112,9 @@ FUNCTIONS = {
     "halo.Plan.scatter from 0": Function(
         "all cells", lambda p, x: p.halo.scatter(x, root=0)
     ),
+    "halo.Plan.scatter of a function": Function(
+        "all cells", lambda p, x: p.halo.scatter(lambda: x), is_local=True
+    ),
     "halo.Plan.gather": Function("cells", lambda p, x: p.halo.gather(x)),
     "halo.Plan.gather to 0": Function("cells", lambda p, x: p.halo.gather(x, root=0)),
     "unstructured.Plan.exchange": Function("rows", lambda p, x: p.rows.exchange(x)),
@@ -137,6 +140,9 @@ FUNCTIONS = {
     "unstructured.Plan.scatter from 0": Function(
         "all rows", lambda p, x: p.rows.scatter(x, root=0)
     ),
+    "unstructured.Plan.scatter of a function": Function(
+        "all rows", lambda p, x: p.rows.scatter(lambda: x)
+    ),
     "unstructured.migrate": Function(
         "rows",
         lambda p, x: (
@@ -153,6 +159,9 @@ FUNCTIONS = {
     ),
     "pencil.Layout.scatter from 0": Function(
         "whole", lambda p, x: p.layout.scatter(x, root=0)
+    ),
+    "pencil.Layout.scatter of a function": Function(
+        "whole", lambda p, x: p.layout.scatter(lambda: x), is_local=True
     ),
     "pencil.Layout.gather": Function("part", lambda p, x: p.layout.gather(x)),
     "pencil.Layout.gather to 0": Function("part", lambda p, x: p.layout.gather(x, root=0)),

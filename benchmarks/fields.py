@@ -1,0 +1,42 @@
+"""Random fields of which each process has a part, with the memory that they need."""
+
+from __future__ import annotations
+
+import jax
+from mpi4py import MPI
+from sharded import mebibytes_in_call
+from workloads import SIZE, WORLD, Effort, Samples, Thunk, awaited, import_mpi, take_turns
+
+#: Points along each axis of a cube.
+POINTS = (64, 128, 256, 320)
+
+
+def fields(effort: Effort) -> Samples:
+    """Normal numbers: a part of the whole, or the part alone."""
+    import_mpi()
+    from mpi4jax.pencil import Layout
+
+    comm, samples = WORLD.Create_cart([SIZE]), {}
+    for points in POINTS:
+        if points**3 // SIZE > 16 * effort.largest:
+            continue
+        shape = (points,) * 3
+        layout = Layout(comm, shape, [0])
+
+        def whole(key, layout=layout, shape=shape):
+            return layout.scatter(jax.random.normal(key, shape))
+
+        def part(key, layout=layout, shape=shape):
+            return layout.scatter(lambda: jax.random.normal(key, shape))
+
+        key = jax.random.key(0)
+        assert (jax.jit(whole)(key) == jax.jit(part)(key)).all()
+        cases: dict[str, Thunk] = {
+            f"{points}, whole": awaited(jax.jit(whole), key),
+            f"{points}, part": awaited(jax.jit(part), key),
+        }
+        samples |= take_turns(cases, effort, effort.loop_rounds)
+        for name, call in cases.items():
+            growth = WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)
+            samples[f"memory, {name}"] = [growth]
+    return samples
