@@ -27,7 +27,7 @@ class ComputedFields:
     """Whole arrays that are the result of a function without arguments.
 
     Arguments:
-        function: The user's function that gets them.
+        function: The name of the user's function that gets them.
         compute: The function that computes them.
         root: The argument `root` of the user's function.
 
@@ -46,8 +46,13 @@ class ComputedFields:
                 f"{function} got root={root!r} with a function that computes the fields, "
                 "expected arrays there: all processes call the function"
             )
+
+        def compute_arrays() -> PyTree:
+            tree = Tree("fields", compute())
+            return tree.with_leaves([x for _, x in tree.jax_arrays(function)])
+
         self._function = function
-        self._traced = Traced(compute)
+        self._traced = Traced(compute_arrays)
         #: The types of the whole arrays.
         self.tree = Tree("fields", self._traced.result_types)
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use _core::diagnosis::{
-    Attendance, CallNote, Collective, CommunicatorKind, Diagnosis, End, Note, Notes, Peer, Posted,
-    State, report,
+    Attendance, CallNote, Collective, CommunicatorKind, Diagnosis, End, Loop, Note, Notes, Peer,
+    Posted, State, report,
 };
 
 #[path = "common/notes.rs"]
@@ -773,4 +773,54 @@ ranks 17, 100, 102, 104 have made 0 calls on COMM_WORLD, and ranks 0-16, 18-99,
   101, 103, 105-4095 wait for call #1.
 "
     );
+}
+
+/// A call in a loop of a compiled program.
+fn in_loop(function: &str) -> CallNote {
+    CallNote {
+        line: format!("solver.py:9 in {function} (jit/while/body/branch), from main.py:3"),
+        ..collective(3, "allreduce")
+    }
+}
+
+fn after_a_loop(note: Note, line: &str) -> Note {
+    Note {
+        last_loop: Loop::around(line),
+        ..note
+    }
+}
+
+#[test]
+fn a_loop_that_some_ranks_have_left() {
+    let line = "solver.py:12 in step (jit/while/body)";
+    let text = "ranks 0, 1 have left the loop that rank 2 is in. If they began it together, its \
+                condition depends on values that differ: compute it from what all ranks have, such \
+                as a norm over all ranks (mpi4jax.linalg), or parameters passed through \
+                mpi4jax.shared.";
+    let notes = [
+        after_a_loop(ended(0, "", 4), line),
+        after_a_loop(waiting(collective(3, "bcast")), line),
+        waiting(in_loop("step")),
+    ];
+    let (findings, stuck, _) = found(&notes);
+    assert_eq!(findings.last().map(String::as_str), Some(text));
+    assert_eq!(stuck, "ranks 1, 2");
+    let says_nothing = [
+        // In another loop, and in none.
+        after_a_loop(ended(0, "", 4), "solver.py:12 in other (jit/while/body)"),
+        after_a_loop(ended(0, "", 4), "solver.py:12 in step (jit/branch)"),
+        after_a_loop(ended(0, "", 4), "solver.py:12 in step"),
+        // It may be in the loop still, and has a reason of its own not to be.
+        after_a_loop(elsewhere(4), line),
+        after_a_loop(ended(1, "ValueError", 4), line),
+        after_a_loop(waiting(in_loop("step")), line),
+    ];
+    for other in says_nothing {
+        let notes = [other, waiting(in_loop("step")), waiting(in_loop("step"))];
+        let (findings, ..) = found(&notes);
+        assert!(
+            findings.iter().all(|text| !text.contains("loop")),
+            "{findings:?}"
+        );
+    }
 }

@@ -59,6 +59,7 @@ HANGS = {
     "different_roots": Hang(2, DEADLOCK),
     "subset": Hang(4, DEADLOCK),
     "one_step_more": Hang(2, DEADLOCK),
+    "other_loop_counts": Hang(2, DEADLOCK),
     "two_communicators": Hang(2, DEADLOCK),
     "freed_on_one_rank": Hang(2, DEADLOCK),
     # MPICH's mpiexec may give the signal by which it ended others as its exit code.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ from mpi4py import MPI
 
 from ..arguments.hashable import HashableMPIType
 from ..arguments.types import Array, Comm, PyTree
-from ..operations._eager import on_own_devices
+from ..mpi.handles import Communicator
+from ..operations._eager import PlanCall, on_own_devices, run_named
 from .products import inexact
 from .vectors import Plan, Vectors, hashable_comm, norm_dtype
 
@@ -62,7 +64,24 @@ class _Norm:
             raise ValueError(f"{self.function} got {x!r} for `x`, expected some arrays")
         fields = vectors.own([leaf for leaf in leaves if leaf.ndim])
         numbers = [leaf for leaf in leaves if not leaf.ndim]
-        return self.over_all(vectors, list(map(inexact, [*fields, *numbers])))
+        call = _NormCall(vectors.communicator, self)
+        leaves = list(map(inexact, [*fields, *numbers]))
+        return cast(Array, run_named(self.function, call, [leaves]))
+
+
+@dataclass(frozen=True)
+class _NormCall(PlanCall):
+    """A call of a norm. An eager call runs a separate program."""
+
+    name: ClassVar[str] = "norm"
+
+    communicator: Communicator
+    norm: _Norm
+
+    def call_in_program(self, leaves: list[Array]) -> Array:
+        """The norm of the own elements in these arrays."""
+        vectors = Vectors(self.norm.function, self.norm.plan, self.norm.comm)
+        return self.norm.over_all(vectors, leaves)
 
 
 def _norm(

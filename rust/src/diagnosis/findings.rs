@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::note::{CallNote, Collective, CommunicatorKind, Endpoint, Note, Peer, State};
+use super::note::{CallNote, Collective, CommunicatorKind, Endpoint, Loop, Note, Peer, State};
 use super::notes::Notes;
 use super::proof::{SETTLED, stuck_ranks, stuck_unless_others_act, waits_for_ended};
 use super::ranks::Ranks;
@@ -70,6 +70,7 @@ pub fn diagnose(snapshot: &Snapshot, settled: f64) -> Diagnosis {
     let describe = circles.iter().map(|circle| describe_circle(circle));
     findings.extend(shorten(describe.collect(), "circles"));
     findings.extend(of_messages(snapshot, &explained));
+    findings.extend(of_loops(snapshot));
     let silent = ranks_where(snapshot, |note| note.state == State::Silent);
     if !silent.is_empty() {
         findings.push(format!(
@@ -303,6 +304,38 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
         ));
     }
     findings
+}
+
+/// Loops that some ranks have left, and others are in.
+fn of_loops(snapshot: &Snapshot) -> Vec<String> {
+    let mut inside: BTreeMap<Loop, Ranks> = BTreeMap::new();
+    for (rank, call) in snapshot.calls() {
+        if let Some(around) = call.in_loop() {
+            inside.entry(around).or_default().extend([rank]);
+        }
+    }
+    let describe = |(around, inside): (&Loop, &Ranks)| {
+        let has_left = |note: &Note| {
+            let is_in_call = !note.calls().is_empty();
+            let is_ending = note.end().is_some_and(|end| end.code == 0);
+            note.last_loop.as_ref() == Some(around) && (is_in_call || is_ending)
+        };
+        let ranks = 0..snapshot.size;
+        let others = ranks.filter(|rank| !inside.contains(*rank));
+        let left: Ranks = others
+            .filter(|rank| has_left(snapshot.note(*rank)))
+            .collect();
+        (!left.is_empty()).then(|| {
+            format!(
+                "{} left the loop that {} in. If they began it together, its condition depends on values \
+                 that differ: compute it from what all ranks have, such as a norm over all ranks \
+                 (mpi4jax.linalg), or parameters passed through mpi4jax.shared.",
+                left.with_verb("has", "have"),
+                inside.with_verb("is", "are"),
+            )
+        })
+    };
+    shorten(inside.iter().filter_map(describe).collect(), "loops")
 }
 
 /// The first call of a rank that sends or receives messages.

@@ -26,8 +26,8 @@ pub use findings::{
 };
 pub use lines::{WIDTH, fit};
 pub use note::{
-    Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Note, Peer,
-    Posted, Running, State, ThreadActivity, agreed, attendances, describe_agreed, group_of,
+    Attendance, CallNote, Collective, CommunicatorId, CommunicatorKind, End, Endpoint, Loop, Note,
+    Peer, Posted, Running, State, ThreadActivity, agreed, attendances, describe_agreed, group_of,
     messages_of,
 };
 pub use notes::Notes;

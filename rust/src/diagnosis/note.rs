@@ -236,6 +236,25 @@ pub struct Note {
     pub shares_default: bool,
     /// Its part in each collective call that it was asked about.
     pub attendances: Vec<Option<Attendance>>,
+    /// The loop in which it made the last call that has returned, if it was in one.
+    pub last_loop: Option<Loop>,
+}
+
+/// A loop of a compiled program whose number of turns the program computes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Loop(String);
+
+impl Loop {
+    /// The innermost loop around a call, from the call's line: `solver.py:9 in step (while/body)`. Calls of
+    /// one function are in one loop.
+    pub fn around(line: &str) -> Option<Self> {
+        let place = line.split(", from ").next()?;
+        let (place, scopes) = place.strip_suffix(')')?.rsplit_once(" (")?;
+        let (outer, _) = scopes.rsplit_once("while/")?;
+        let (file, rest) = place.rsplit_once(':')?;
+        let function = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        Some(Self(format!("{file}{function} ({outer}while)")))
+    }
 }
 
 /// The note that stands for a process that does not answer.
@@ -251,6 +270,7 @@ impl Note {
             default_calls: 0,
             shares_default: false,
             attendances: Vec::new(),
+            last_loop: None,
         }
     }
 
@@ -349,6 +369,11 @@ impl CallNote {
             awaited,
             bytes,
         }
+    }
+
+    /// The loop of a compiled program that it is in, if any.
+    pub fn in_loop(&self) -> Option<Loop> {
+        Loop::around(&self.line)
     }
 
     /// The collective call that it is, if it is one.

@@ -14,7 +14,7 @@ use super::python_threads::{Asking, Making, Python};
 use super::signals;
 use super::watcher::WatchedProcess;
 use crate::diagnosis::{
-    CallNote, Collective, CommunicatorId, CommunicatorKind, End, Note, Running, State,
+    CallNote, Collective, CommunicatorId, CommunicatorKind, End, Loop, Note, Running, State,
     ThreadActivity, attendances, group_of,
 };
 use crate::ops;
@@ -292,6 +292,13 @@ fn shutdown() -> CallNote {
     }
 }
 
+/// The loop in which the last call was made that has returned, if it was in one.
+fn last_loop() -> Option<Loop> {
+    let records = recorder::recent().into_iter();
+    let returned = records.filter(|record| record.end.is_some());
+    Loop::around(&returned.max_by_key(|record| record.end)?.line()?)
+}
+
 /// Bit in the id of a call that makes a communicator, which ids of recorded calls lack.
 const MADE: u64 = 1 << 63;
 
@@ -372,6 +379,7 @@ impl WatchedProcess for Observer {
             default_calls: calls_made + u64::from(in_shutdown),
             shares_default: recorder::is_default_shared(),
             attendances: attendances(about),
+            last_loop: last_loop(),
             ..Note::new(state)
         };
         Some((note, groups))

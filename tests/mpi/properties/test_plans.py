@@ -172,6 +172,8 @@ FUNCTIONS = {
         "cells", lambda p, x: linalg.sum(x, plan=p.halo, reproducible=True)
     ),
     "linalg.norm": Function("rows", lambda p, x: linalg.norm(x, plan=p.rows)),
+    "linalg.rms_norm": Function("rows", lambda p, x: linalg.rms_norm(p.rows)(x)),
+    "linalg.max_norm": Function("rows", lambda p, x: linalg.max_norm(p.rows)(x)),
     "linalg.vdot": Function("rows", lambda p, x: linalg.vdot(x, x, comm=p.comm)),
     **{f"linalg.{name}": solver(name) for name in ("cg", "bicgstab", "gmres")},
 }
