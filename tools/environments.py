@@ -82,6 +82,7 @@ PROGRAM_RUNNERS = ("coverage", "debugpy", "ipython")
 COMMON = (
     "blackjax",
     "diffrax",  # with optimistix, lineax and equinox
+    "flax",
     "mpi4py",
     "numpy",
     "numpyro",
