@@ -3,12 +3,17 @@
 import importlib as _importlib
 import sys as _sys
 import typing as _typing
+from importlib.util import find_spec as _finds
 
 # Python imports this package before it runs `python -m mpi4jax`, and sets argv[0] to "-m"
 # meanwhile. The commands have to start even where MPI or JAX can't be imported.
 _is_for_command = getattr(_sys, "argv", [])[:1] == ["-m"] and (
     _sys.orig_argv[-len(_sys.argv)] in ("mpi4jax", "-mmpi4jax")
 )
+
+# Without mpi4py, which pip installs unless told not to, the import works, as for building
+# documentation. What a program then names raises the error.
+_has_mpi4py = "mpi4py" in _sys.modules or _finds("mpi4py") is not None
 
 #: The modules that are imported when a program first names them.
 _MODULES_ON_DEMAND = (
@@ -33,7 +38,7 @@ if _typing.TYPE_CHECKING:
     from . import typing as typing
     from . import unstructured as unstructured
 
-if _typing.TYPE_CHECKING or not _is_for_command:
+if _typing.TYPE_CHECKING or (_has_mpi4py and not _is_for_command):
     # So that `import mpi4jax` is enough for `mpi4jax.notoken.allreduce`.
     from . import experimental as experimental
     from . import halo as halo
@@ -57,7 +62,16 @@ if _typing.TYPE_CHECKING or not _is_for_command:
 
     __version__ = _versions.VERSION
 
-if not _typing.TYPE_CHECKING and not _is_for_command:
+if not _typing.TYPE_CHECKING and not _has_mpi4py:
+
+    def __getattr__(name: str) -> _typing.Any:
+        if not name.startswith("_"):
+            from . import _mpi
+
+            _mpi.load()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+elif not _typing.TYPE_CHECKING and not _is_for_command:
     __all__ = [name for name in dir() if not name.startswith("_")]
 
     def __getattr__(name: str) -> _typing.Any:

@@ -13,15 +13,34 @@ def error_of(done):
     return done.stderr.strip().splitlines()[-1]
 
 
-def test_without_mpi4py(launch):
-    done = launch(
-        """
-        import sys
-        sys.modules["mpi4py"] = None
-        import mpi4jax
-        """,
-        ranks=0,
+#: Hides mpi4py from a program.
+NO_MPI4PY = """
+import importlib.machinery
+class PathFinder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == "mpi4py" else super().find_spec(name, path, target)
+import sys
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = PathFinder
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["mpi4jax.allreduce", "from mpi4jax import MPI", "from mpi4jax import halo, notoken"],
+)
+def test_without_mpi4py(launch, use):
+    """The import works, and the first name that is used raises the error."""
+    done = launch(f"{NO_MPI4PY}\nimport mpi4jax\nprint('imported', flush=True)\n{use}", 0)
+    assert done.stdout == "imported\n"
+    assert error_of(done) == (
+        "ImportError: mpi4jax needs mpi4py, which could not be imported (No module named "
+        "'mpi4py'). Install it with `pip install mpi4py`."
     )
+
+
+def test_a_broken_mpi4py(launch):
+    done = launch("import sys; sys.modules['mpi4py'] = None; import mpi4jax", 0)
     assert re.match(
         r"ImportError: mpi4jax needs mpi4py, which could not be imported \(.*\)\. "
         "Install it with `pip install mpi4py`",
