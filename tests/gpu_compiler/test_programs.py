@@ -70,3 +70,28 @@ def test_slices_are_handed_over(name):
         name for name, instructions in program.computations.items() if call in instructions
     )
     assert body.startswith("dynamic-slice-fusion")
+
+
+def test_calls_in_held_functions():
+    """lineax's primitive tells JAX of no effects of its operator. The order is as on CPUs."""
+    lineax = pytest.importorskip("lineax")
+
+    def solve(x):
+        x = mpi.bcast(x, 0)
+        operator = lineax.FunctionLinearOperator(
+            lambda v: mpi.allreduce(v, MPI.SUM),
+            jax.eval_shape(lambda: x),
+            lineax.positive_semidefinite_tag,
+        )
+        x = mpi.bcast(x, 1)
+        y = lineax.linear_solve(operator, x, lineax.CG(1e-3, 1e-3), throw=False).value
+        return mpi.scan(y, MPI.SUM)
+
+    program = gpu.compile_for_gpu(solve, X)
+    gpu.check_chain(program)
+    on_cpu = gpu.Program(jax.jit(solve).lower(X).compile().as_text(), "")
+    operations = [call.operation for call in gpu.calls_in(program)]
+    assert operations == [call.operation for call in gpu.calls_in(on_cpu)]
+    assert operations[:2] == ["bcast", "bcast"]
+    assert set(operations[2:-1]) == {"allreduce"}
+    assert operations[-1] == "scan"
