@@ -38,7 +38,7 @@ except ModuleNotFoundError:
     numpyro = None
 
 END = 12.0
-TRUE = {"amplitude": 1.5, "decay": 0.08, "frequency": 1.6, "phase": 0.3, "noise": 0.6}
+TRUE = {"amplitude": 1.5, "decay": 0.05, "frequency": 1.6, "phase": 0.3, "noise": 0.6}
 NO_NUMPYRO = "The sampler is NumPyro's, which is not installed: pip install numpyro."
 NO_MATPLOTLIB = """\
 The picture is drawn by matplotlib, which is not installed: pip install matplotlib (or
@@ -68,7 +68,7 @@ def measure(comm: MPI.Comm, count: int) -> Data:
     """The part of this process. The whole is the same for any number of processes."""
     layout = Layout(comm.Create_cart([comm.Get_size()]), (count,), axes=[0])
     times = layout.scatter(lambda: jnp.linspace(0, END, count))
-    noise = layout.scatter(lambda: jax.random.normal(jax.random.key(2), (count,)))
+    noise = layout.scatter(lambda: jax.random.normal(jax.random.key(10), (count,)))
     return Data(times, vibration(TRUE, times) + TRUE["noise"] * noise)
 
 

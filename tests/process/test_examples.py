@@ -20,21 +20,32 @@ RUNS = {
     "pipeline": ((), "4 of 8 layers"),
     "poisson_fem": (("--nodes=200",), "(gradient)"),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
+    "posterior": (
+        ("--measurements=60", "--warmup=100", "--samples=100"),
+        "chains are equal to the bit on all processes: True",
+    ),
     "sharded": ((), "own weights"),
     "sources": (("--points", "40", "36"), "(sources)"),
     "taylor_green": (("--modes=12", "--time=2"), "(enstrophy)"),
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
 DRAWING = (
-    *("heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water"),
+    *("heat_3d", "heat_mesh", "particles", "poisson_fem", "posterior", "shallow_water"),
     *("sources", "taylor_green"),
 )
+#: Packages that an environment may lack, and the programs that do not run without them.
+NEEDS = {"posterior": "numpyro"}
 #: How many bars show the progress of those that take long.
 BARS = {"heat_3d": 2, "shallow_water": 1}
 
 
 def command(*arguments, **options):
     return run("-P", "-m", "mpi4jax", "examples", *arguments, timeout=600, **options)
+
+
+@pytest.fixture
+def _packages(name):
+    pytest.importorskip(NEEDS.get(name, "jax"), exc_type=ImportError)
 
 
 def test_listing():
@@ -56,6 +67,7 @@ def test_unknown_name():
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.usefixtures("_packages")
 def test_run(name, tmp_path):
     arguments, end = RUNS[name]
     no_plot = ["--no-plot"] * (name in DRAWING)
@@ -66,6 +78,7 @@ def test_run(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.usefixtures("_packages")
 def test_picture_and_progress(name, tmp_path):
     arguments, _ = RUNS[name]
     done = command(name, *arguments, "--output=picture.png", ranks=2, cwd=tmp_path)
@@ -77,20 +90,31 @@ def test_picture_and_progress(name, tmp_path):
     assert [*map(int, shares)] == [*range(10, 101, 10)] * BARS.get(name, 0)
 
 
+WITHOUT = """
+    import sys
+    sys.modules[{package!r}] = None
+    from mpi4jax.__main__ import main
+    main(["examples", {name!r}])
+"""
+
+
 @pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.usefixtures("_packages")
 def test_without_matplotlib(name, launch):
     """The program says so before it computes anything, and once."""
-    code = f"""
-        import sys
-        sys.modules["matplotlib"] = None
-        from mpi4jax.__main__ import main
-        main(["examples", {name!r}])
-    """
-    done = launch(code, ranks=2)
+    done = launch(WITHOUT.format(package="matplotlib", name=name), ranks=2)
     assert done.returncode == 2, done.stderr
     assert done.stdout.strip() == ""
     assert done.stderr.count("which is not installed: pip install matplotlib") == 1
     assert "--no-plot" in done.stderr
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_without_package(name, launch):
+    done = launch(WITHOUT.format(package=NEEDS[name], name=name), ranks=2)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip() == ""
+    assert done.stderr.count(f"which is not installed: pip install {NEEDS[name]}") == 1
 
 
 def test_lines_of_examples_in_a_wheel_are_those_of_a_program():
