@@ -1,4 +1,4 @@
-"""The posterior of a model of which each process has a part of the data.
+"""The posterior of a model, from data divided among the processes.
 
     mpiexec -n 2 python examples/posterior.py
 
