@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,19 @@ NEEDS = {"posterior": "numpyro"}
 BARS = {"heat_3d": 2, "shallow_water": 1}
 
 
+def each_of(names):
+    """Runs a test for each program whose packages are there."""
+
+    def parameter(name):
+        package = NEEDS.get(name, "jax")
+        lacks = pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+        return pytest.param(name, marks=lacks)
+
+    return pytest.mark.parametrize("name", [parameter(name) for name in names])
+
+
 def command(*arguments, **options):
     return run("-P", "-m", "mpi4jax", "examples", *arguments, timeout=600, **options)
-
-
-@pytest.fixture
-def _packages(name):
-    pytest.importorskip(NEEDS.get(name, "jax"), exc_type=ImportError)
 
 
 def test_listing():
@@ -66,8 +73,7 @@ def test_unknown_name():
     assert done.stderr.count(f"no example 'heat', expected one of: {names}\n") == 1
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.usefixtures("_packages")
+@each_of(RUNS)
 def test_run(name, tmp_path):
     arguments, end = RUNS[name]
     no_plot = ["--no-plot"] * (name in DRAWING)
@@ -77,8 +83,7 @@ def test_run(name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", DRAWING)
-@pytest.mark.usefixtures("_packages")
+@each_of(DRAWING)
 def test_picture_and_progress(name, tmp_path):
     arguments, _ = RUNS[name]
     done = command(name, *arguments, "--output=picture.png", ranks=2, cwd=tmp_path)
@@ -98,8 +103,7 @@ WITHOUT = """
 """
 
 
-@pytest.mark.parametrize("name", DRAWING)
-@pytest.mark.usefixtures("_packages")
+@each_of(DRAWING)
 def test_without_matplotlib(name, launch):
     """The program says so before it computes anything, and once."""
     done = launch(WITHOUT.format(package="matplotlib", name=name), ranks=2)
