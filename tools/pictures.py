@@ -110,6 +110,10 @@ def poisson_fem() -> None:
     picture_of("poisson_fem", ranks=4)
 
 
+def posterior() -> None:
+    picture_of("posterior")
+
+
 def sources() -> None:
     picture_of("sources", ranks=4)
 
@@ -278,6 +282,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         heat_mesh,
         poisson_fem,
         particles,
+        posterior,
         sources,
         taylor_green,
         vorticity,

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ RUNS = {
     "particles": (("--per-side=12", "--steps=40"), "all particles are there: True"),
     "pipeline": ((), "4 of 8 layers"),
     "poisson_fem": (("--nodes=200",), "(gradient)"),
+    "posterior": (
+        ("--measurements=60", "--warmup=100", "--samples=100"),
+        "chains are equal to the bit on all processes: True",
+    ),
     "shallow_water": (("--nx=24", "--ny=12", "--days=0.1"), "all finite: True"),
     "sharded": ((), "own weights"),
     "sources": (("--points", "40", "36"), "(sources)"),
@@ -26,11 +31,24 @@ RUNS = {
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
 DRAWING = (
-    *("heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water"),
+    *("heat_3d", "heat_mesh", "particles", "poisson_fem", "posterior", "shallow_water"),
     *("sources", "taylor_green"),
 )
+#: Packages that an environment may lack, and the programs that do not run without them.
+NEEDS = {"posterior": "numpyro"}
 #: How many bars show the progress of those that take long.
 BARS = {"heat_3d": 2, "shallow_water": 1}
+
+
+def each_of(names):
+    """Runs a test for each program whose packages are there."""
+
+    def parameter(name):
+        package = NEEDS.get(name, "jax")
+        lacks = pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+        return pytest.param(name, marks=lacks)
+
+    return pytest.mark.parametrize("name", [parameter(name) for name in names])
 
 
 def command(*arguments, **options):
@@ -55,7 +73,7 @@ def test_unknown_name():
     assert done.stderr.count(f"no example 'heat', expected one of: {names}\n") == 1
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each_of(RUNS)
 def test_run(name, tmp_path):
     arguments, end = RUNS[name]
     no_plot = ["--no-plot"] * (name in DRAWING)
@@ -65,7 +83,7 @@ def test_run(name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", DRAWING)
+@each_of(DRAWING)
 def test_picture_and_progress(name, tmp_path):
     arguments, _ = RUNS[name]
     done = command(name, *arguments, "--output=picture.png", ranks=2, cwd=tmp_path)
@@ -77,20 +95,30 @@ def test_picture_and_progress(name, tmp_path):
     assert [*map(int, shares)] == [*range(10, 101, 10)] * BARS.get(name, 0)
 
 
-@pytest.mark.parametrize("name", DRAWING)
+WITHOUT = """
+    import sys
+    sys.modules[{package!r}] = None
+    from mpi4jax.__main__ import main
+    main(["examples", {name!r}])
+"""
+
+
+@each_of(DRAWING)
 def test_without_matplotlib(name, launch):
     """The program says so before it computes anything, and once."""
-    code = f"""
-        import sys
-        sys.modules["matplotlib"] = None
-        from mpi4jax.__main__ import main
-        main(["examples", {name!r}])
-    """
-    done = launch(code, ranks=2)
+    done = launch(WITHOUT.format(package="matplotlib", name=name), ranks=2)
     assert done.returncode == 2, done.stderr
     assert done.stdout.strip() == ""
     assert done.stderr.count("which is not installed: pip install matplotlib") == 1
     assert "--no-plot" in done.stderr
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_without_package(name, launch):
+    done = launch(WITHOUT.format(package=NEEDS[name], name=name), ranks=2)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip() == ""
+    assert done.stderr.count(f"which is not installed: pip install {NEEDS[name]}") == 1
 
 
 def test_lines_of_examples_in_a_wheel_are_those_of_a_program():
