@@ -59,37 +59,56 @@ def gradients(effort: Effort) -> Samples:
         )
         return solution.ys[0]
 
-    run = scanned(step, steps)
-    block = jax.checkpoint(scanned(step, length), prevent_cse=False)
+    run, part = scanned(step, steps), scanned(step, length)
     ways: dict[str, Run] = {
         f"diffrax, {checkpoints}": functools.partial(by_diffrax, checkpoints=checkpoints)
         for checkpoints in CHECKPOINTS
         if checkpoints <= effort.loop
     }
-    # The states before each block, and those of one block.
-    ways |= {f"scans, {2 * length}": scanned(block, length), f"scan, {steps}": run}
+    ways |= {
+        # The states before each part, and those of one part.
+        f"custom_vjp, {2 * length}": scanned(repeated(part), length),
+        # JAX keeps the fields with ghost cells of all steps, as results of messages.
+        f"jax.checkpoint, {steps}": scanned(jax.checkpoint(part), length),
+        f"scan, {steps}": run,
+    }
 
-    part = [cells // count for cells, count in zip((CELLS, CELLS), dims, strict=True)]
+    shape = [cells // count for cells, count in zip((CELLS, CELLS), dims, strict=True)]
     generator = np.random.default_rng(WORLD.Get_rank())
-    u = jnp.asarray(generator.uniform(-1, 1, part), jnp.float32)
+    u = jnp.asarray(generator.uniform(-1, 1, shape), jnp.float32)
     cases: dict[str, Thunk] = {"run": awaited(jax.jit(run), u)}
-    expected = None
     for name, way in ways.items():
 
         def loss(u: Any, way: Run = way) -> Any:
             return jnp.sum(way(u) ** 2)
 
         cases[name] = awaited(jax.jit(jax.grad(loss)), u)
-        gradient = np.asarray(cases[name]())
-        expected = gradient if expected is None else expected
-        scale = 1e-4 * np.abs(expected).max()
-        np.testing.assert_allclose(gradient, expected, rtol=0, atol=scale, err_msg=name)
     samples = take_turns(cases, effort, min(3, effort.loop_rounds))
+    results: dict[str, Any] = {}
     for name, call in cases.items():
-        growth = WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)
+
+        def kept(name: str = name, call: Thunk = call) -> None:
+            results[name] = call()
+
+        growth = WORLD.allreduce(mebibytes_in_call(kept), op=MPI.MAX)
         samples[f"memory, {name}"] = [growth]
+    del results["run"]
+    first, *others = results
+    expected = np.asarray(results[first])
+    scale = 1e-4 * np.abs(expected).max()
+    for name in others:
+        np.testing.assert_allclose(
+            results[name], expected, rtol=0, atol=scale, err_msg=name
+        )
     samples["steps"] = [steps]
     return samples
+
+
+def repeated(run: Run) -> Run:
+    """The same run, which its derivative makes again, messages and all."""
+    again = jax.custom_vjp(run)
+    again.defvjp(lambda u: (run(u), u), lambda u, cotangent: jax.vjp(run, u)[1](cotangent))
+    return again
 
 
 def scanned(step: Run, length: int) -> Run:
