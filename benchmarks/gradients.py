@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from workloads import SIZE, WORLD, Effort, Samples, Thunk, awaited, take_turns
 CELLS = 256
 #: Numbers of states that diffrax keeps.
 CHECKPOINTS = (10, 30, 100, 300)
+#: The parameter of malloc.h: the size from which memory is mapped, and unmapped when free.
+M_MMAP_THRESHOLD = -3
 
 #: A function of a field, which gives the field after some steps.
 Run = Callable[[Any], Any]
@@ -32,6 +35,8 @@ def gradients(effort: Effort) -> Samples:
 
     from mpi4jax.halo import Plan
 
+    # Memory that malloc kept would be no growth in the next call: all states are mapped.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
     dims = MPI.Compute_dims(SIZE, 2)
     plan = Plan(WORLD.Create_cart(dims, (True, True)), corners=False)
     length = math.isqrt(10 * effort.loop)

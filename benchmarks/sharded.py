@@ -6,7 +6,6 @@ of which a process can have one: `run.py` alternates between such processes.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import time
@@ -366,10 +365,7 @@ def sharded_fft(effort: Effort) -> Samples:
 
 def mebibytes_in_call(call: Thunk) -> float:
     """Peak of the memory that this process has during a call, beyond its memory before."""
-    # XLA frees the memory of a call a moment after its result is there. What malloc keeps
-    # of it would be no growth when the next call takes it.
-    time.sleep(0.1)
-    ctypes.CDLL(None).malloc_trim(0)
+    time.sleep(0.1)  # XLA frees the memory of a call a moment after its result is there
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before = status_kibibytes("VmRSS")
     call()
