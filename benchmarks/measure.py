@@ -30,6 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from checkpoints import checkpoints
 from fields import fields
+from gradients import gradients
 from migration import migration
 from overlap import overlap
 from redistribution import redistribution
@@ -430,7 +431,7 @@ WORKLOADS = {
         *(growth, programs, trees, checks, neighbors, halos, axes, pages, resident),
         *(overlap, bound, unbound, spectral, spectral_bound),
         *(unstructured, migration, solvers, redistribution),
-        *(sharded_fft, checkpoints, fields),
+        *(sharded_fft, checkpoints, fields, gradients),
     )
 }
 

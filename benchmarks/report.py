@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -422,6 +423,49 @@ def random_fields(r: Results) -> list[Row]:
     return rows
 
 
+def gradients(r: Results) -> list[Row]:
+    """Gradients of a run, by the number of its states that are kept."""
+    samples = r.samples.get("gradients", {}).get(OURS, {})
+    if not samples:
+        return []
+
+    def number(case: str) -> float:
+        """A sample that is a number, not seconds."""
+        return (r("gradients", OURS, case) or 0) / 1e6
+
+    steps = round(number("steps"))
+    rows: list[Row] = []
+    for case in samples:
+        if case == "steps" or case.startswith("memory, "):
+            continue
+        way, _, states = case.partition(", ")
+        least = evaluations(steps, int(states)) / steps if way == "diffrax" else None
+        milliseconds = r("gradients", OURS, case)
+        rows.append(
+            {
+                "gradient by": way if states else "none: the run",
+                "states": states or "1",
+                "MiB": number(f"memory, {case}"),
+                "ms": milliseconds and milliseconds / 1e3,
+                "time / run": r.ratio("gradients", OURS, case, "run"),
+                "least evaluations / step": least,
+            }
+        )
+    return rows
+
+
+def evaluations(steps: int, states: int) -> int:
+    """The least evaluations of a step for a gradient of `steps` that keeps some states.
+
+    The first state is one of them, and each step is evaluated once more when it is
+    differentiated: A. Griewank and A. Walther, Algorithm 799: Revolve (2000).
+    """
+    repetitions = next(
+        n for n in itertools.count() if math.comb(states + n, states) >= steps
+    )
+    return (repetitions + 1) * steps - math.comb(states + repetitions, states + 1)
+
+
 def inner_products(r: Results) -> list[Row]:
     """Inner products of two vectors over all ranks, in a loop."""
     rows: list[Row] = []
@@ -770,6 +814,11 @@ TABLES: dict[str, tuple[str, Callable[[Results], list[Row]]]] = {
         "and how much memory each process needs meanwhile",
         random_fields,
     ),
+    "Gradients of long runs": (
+        "Time of the gradient of 10,000 steps by the first state, 256 x 256 cells of "
+        "float32 on two ranks, and how much memory each process needs meanwhile",
+        gradients,
+    ),
     "Inner products": (
         "Time of `linalg.vdot` in a loop, by the number of elements on each rank",
         inner_products,
@@ -908,6 +957,7 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
         "ranks; points; part of the whole; part alone; whole / part; MiB, whole; MiB, part",
         points=("128^3", "256^3"),
     ),
+    "gradients": gradients,
     "products": lambda r: excerpt(
         inner_products(r),
         "type; elements; plain; reproducible; reproducible / plain",

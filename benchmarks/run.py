@@ -81,6 +81,7 @@ PLAN = [
     ("redistribution", (*BOTH, OPENMPI), (2, 4, 1, 8), 1),
     ("checkpoints", (OURS,), (2, 4, 1), 1),
     ("fields", (OURS,), (2, 4, 1), 2),
+    ("gradients", (OURS,), (2,), 1),
     ("pages", (OURS, SMALL_PAGES, HUGE_PAGES), (2,), 5),
     ("resident", (OURS, SMALL_PAGES, HUGE_PAGES), (8,), 1),
     ("overlap", (OURS, OPENMPI), (2,), 1),

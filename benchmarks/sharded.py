@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,7 @@ def sharded_fft(effort: Effort) -> Samples:
 
 def mebibytes_in_call(call: Thunk) -> float:
     """Peak of the memory that this process has during a call, beyond its memory before."""
+    time.sleep(0.1)  # XLA frees the memory of a call a moment after its result is there
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before = status_kibibytes("VmRSS")
     call()
