@@ -40,10 +40,10 @@ from mpi4jax import linalg
 from mpi4jax import notoken as mpi
 from mpi4jax.halo import Plan
 
-DT, NU, CORIOLIS = 0.3, 0.02, 0.125  # waves travel a cell in the time 1
+DT, NU, CORIOLIS = 0.15, 0.02, 0.125  # waves travel a cell in the time 1
 HEIGHT = 0.08  # the standard deviation of h at the beginning
 SMOOTHINGS = 25  # each spreads w by 0.8 cells^2
-MEASURED, TIMES, NOISE = 0.05, 5, 0.01  # the share of points, how often, the error
+MEASURED, TIMES, NOISE = 0.08, 10, 0.01  # the share of points, how often, the error
 PAIRS = 8  # steps that L-BFGS remembers
 NO_DIFFRAX = "The steps in time are Diffrax's, which is not installed: pip install diffrax"
 NO_MATPLOTLIB = """\
@@ -63,10 +63,12 @@ class Flow:
         shape = (args.cells, args.cells)
         self.plan = Plan(self.comm, shape=shape, corners=False)
         self.own = Plan(self.comm, 0, shape=shape)  # of fields without ghost cells
-        self.steps, self.checkpoints = args.steps, args.checkpoints
+        self.steps = -(-args.steps // TIMES)  # between two measurements
+        self.checkpoints = args.checkpoints
         self.dot = partial(linalg.vdot, comm=self.comm)
 
         self.run = jax.jit(self.heights)
+        self.error = jax.jit(self.error_of)
         self.misfit = jax.jit(self.misfit_of)
         self.misfit_and_gradient = jax.jit(jax.value_and_grad(self.misfit_of))
 
@@ -107,34 +109,36 @@ class Flow:
         """The heights at the beginning, and at the times of the measurements."""
         import diffrax
 
+        def follow(state: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            """From one measurement to the next."""
+            (state,) = diffrax.diffeqsolve(
+                diffrax.ODETerm(self.rate),
+                diffrax.Heun(),
+                t0=0,
+                t1=self.steps,
+                dt0=1,
+                y0=state,
+                adjoint=diffrax.RecursiveCheckpointAdjoint(self.checkpoints),
+                max_steps=self.steps,
+            ).ys
+            return state, state[0]
+
         h = self.height(w)
         along_x, along_y, _ = self.differences(h)
-        solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(self.rate),
-            diffrax.Heun(),
-            t0=0,
-            t1=self.steps,
-            dt0=1,
-            y0=jnp.stack([h, -along_y / CORIOLIS, along_x / CORIOLIS]),
-            saveat=diffrax.SaveAt(
-                ts=self.steps * jnp.arange(TIMES + 1) / TIMES,
-                fn=lambda t, state, _: state[0],
-            ),
-            adjoint=diffrax.RecursiveCheckpointAdjoint(self.checkpoints),
-            max_steps=self.steps,
-        )
-        return solution.ys
+        beginning = jnp.stack([h, -along_y / CORIOLIS, along_x / CORIOLIS])
+        _, later = jax.lax.scan(follow, beginning, length=TIMES)
+        return jnp.concatenate([h[None], later])
 
     def misfit_of(self, w: jax.Array) -> jax.Array:
         errors = jnp.where(self.is_measured, self.heights(w)[1:] - self.measured, 0) / NOISE
         own = jnp.sum(errors**2) + jnp.sum(w**2)
         return mpi.allreduce(own, op=MPI.SUM, comm=self.comm) / 2
 
-    def error(self, w: jax.Array) -> float:
+    def error_of(self, w: jax.Array) -> jax.Array:
         """The error of the height at the beginning, relative to the true one."""
         truth = self.height(self.truth)
         error = self.height(w) - truth
-        return float(jnp.sqrt(self.dot(error, error) / self.dot(truth, truth)))
+        return jnp.sqrt(self.dot(error, error) / self.dot(truth, truth))
 
 
 def downhill(flow: Flow, gradient: jax.Array, pairs: deque) -> jax.Array:
@@ -156,8 +160,8 @@ def assimilate(flow: Flow, iterations: int) -> tuple[jax.Array, list[float], lis
     """The w that is found, with the misfits and the errors on the way there."""
     w = jnp.zeros_like(flow.truth)
     value, gradient = flow.misfit_and_gradient(w)
-    misfits, errors, pairs = [float(value)], [flow.error(w)], deque(maxlen=PAIRS)
-    for _ in progress(iterations, "assimilating"):
+    misfits, errors, pairs = [float(value)], [float(flow.error(w))], deque(maxlen=PAIRS)
+    for _ in progress(iterations, "searching"):
         step = downhill(flow, gradient, pairs)
         if not pairs:
             step = step / jnp.sqrt(flow.dot(step, step))
@@ -170,7 +174,7 @@ def assimilate(flow: Flow, iterations: int) -> tuple[jax.Array, list[float], lis
         if flow.dot(step, gradient - last) > 0:
             pairs.append((step, gradient - last))
         misfits.append(float(value))
-        errors.append(flow.error(w))
+        errors.append(float(flow.error(w)))
     return w, misfits, errors
 
 
@@ -214,10 +218,10 @@ def draw(panels: dict[str, np.ndarray], errors: list[float], path: str) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=int, default=48, help="cells along an axis")
-    parser.add_argument("--steps", type=int, default=1000, help="steps in time")
-    parser.add_argument("--iterations", type=int, default=20, help="steps downhill")
+    parser.add_argument("--steps", type=int, default=2000, help="steps in time")
+    parser.add_argument("--iterations", type=int, default=25, help="steps downhill")
     parser.add_argument(
-        "--checkpoints", type=int, default=40, help="steps that the gradient keeps"
+        "--checkpoints", type=int, default=20, help="states that the gradient keeps"
     )
     parser.add_argument("--output", default="assimilation.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
@@ -240,7 +244,7 @@ def main() -> int:
         dims = " x ".join(map(str, flow.dims))
         print(
             f"{args.cells} x {args.cells} cells, {size} process{'es' * (size > 1)} ({dims}), "
-            f"{args.steps} steps in time, {args.checkpoints} checkpoints\n"
+            f"{TIMES * flow.steps} steps in time, {args.checkpoints} checkpoints\n"
             f"{points} points, measured {TIMES} times",
             flush=True,
         )
