@@ -226,12 +226,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", default="assimilation.png", help="the picture")
     parser.add_argument("--no-plot", action="store_true", help="draw no picture")
     args = parser.parse_args()
-    if importlib.util.find_spec("diffrax") is None:
-        sys.exit(NO_DIFFRAX if rank == 0 else 1)
     if not args.no_plot and importlib.util.find_spec("matplotlib") is None:
         if rank == 0:
             print(NO_MATPLOTLIB, file=sys.stderr)
         sys.exit(2)
+    if importlib.util.find_spec("diffrax") is None:
+        sys.exit(NO_DIFFRAX if rank == 0 else 1)
     return args
 
 

@@ -1,6 +1,7 @@
 """The programs of the gallery, as `python -m mpi4jax examples` runs them."""
 
 import ast
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from mpi4jax._internal.xla.call_sites import is_users
 FILES = examples.files()
 #: Short runs, and what they print at the end.
 RUNS = {
+    "assimilation": (("--cells=20", "--steps=60", "--iterations=10"), "(gradient)"),
     "heat_3d": (("--cells", "8", "7", "6", "--steps=3", "--descents=20"), "(beginning)"),
     "heat_mesh": (("--cells=24",), "24 x 24 cells, 2 x 1 processes, residual"),
     "particles": (("--per-side=12", "--steps=40"), "all particles are there: True"),
@@ -26,11 +28,22 @@ RUNS = {
     "training": (("--epochs=3",), "weights are those of all ranks: True"),
 }
 DRAWING = (
-    *("heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water"),
+    *("assimilation", "heat_3d", "heat_mesh", "particles", "poisson_fem", "shallow_water"),
     *("sources", "taylor_green"),
 )
 #: How many bars show the progress of those that take long.
-BARS = {"heat_3d": 2, "shallow_water": 1}
+BARS = {"assimilation": 1, "heat_3d": 2, "shallow_water": 1}
+#: Those that need another library. Not every JAX has it.
+LIBRARIES = {"assimilation": "diffrax"}
+
+
+def with_libraries(names):
+    """Parameters of tests that run programs."""
+    for name in names:
+        library = LIBRARIES.get(name, "jax")
+        is_missing = importlib.util.find_spec(library) is None
+        reason = f"needs {library}"
+        yield pytest.param(name, marks=pytest.mark.skipif(is_missing, reason=reason))
 
 
 def command(*arguments, **options):
@@ -55,7 +68,7 @@ def test_unknown_name():
     assert done.stderr.count(f"no example 'heat', expected one of: {names}\n") == 1
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", with_libraries(RUNS))
 def test_run(name, tmp_path):
     arguments, end = RUNS[name]
     no_plot = ["--no-plot"] * (name in DRAWING)
@@ -65,7 +78,7 @@ def test_run(name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("name", with_libraries(DRAWING))
 def test_picture_and_progress(name, tmp_path):
     arguments, _ = RUNS[name]
     done = command(name, *arguments, "--output=picture.png", ranks=2, cwd=tmp_path)
@@ -93,6 +106,19 @@ def test_without_matplotlib(name, launch):
     assert "--no-plot" in done.stderr
 
 
+def test_without_diffrax(launch):
+    code = """
+        import sys
+        sys.modules["diffrax"] = None
+        from mpi4jax.__main__ import main
+        main(["examples", "assimilation"])
+    """
+    done = launch(code, ranks=2)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip() == ""
+    assert done.stderr.count("which is not installed: pip install diffrax") == 1
+
+
 def test_lines_of_examples_in_a_wheel_are_those_of_a_program():
     """Fails if reports leave them out, as those of the rest of the package."""
     assert is_users(str(examples.FOLDERS[0] / "heat_3d.py"))
@@ -114,13 +140,13 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
 
 
 def test_progress_is_one_function():
-    """Each program is a file that stands alone, so two have the function."""
-    functions = [
+    """Each program is a file that stands alone, so several have the function."""
+    functions = {
         next(
             ast.unparse(node)
             for node in ast.parse(FILES[name].read_text()).body
             if isinstance(node, ast.FunctionDef) and node.name == "progress"
         )
         for name in BARS
-    ]
-    assert functions[0] == functions[1]
+    }
+    assert len(functions) == 1

@@ -8,7 +8,7 @@ from textwrap import dedent
 import mpi4py
 import processes
 import pytest
-from test_examples import DRAWING, RUNS
+from test_examples import DRAWING, RUNS, with_libraries
 
 from mpi4jax._mpi import LIBRARY
 
@@ -131,7 +131,7 @@ def test_the_library_has_all_functions_that_mpi4py_needs():
     assert needed <= symbols(LIBRARY, "--defined-only")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", with_libraries(RUNS))
 def test_gallery(name, tmp_path):
     arguments, _ = RUNS[name]
     no_plot = ["--no-plot"] * (name in DRAWING)
