@@ -13,12 +13,12 @@ the wind that balances it. The most probable w minimizes
 
     misfit(w) = sum((h - measured)^2) / (2 NOISE^2) + sum(w^2) / 2.
 
-Each process has a rectangle of the square. Diffrax takes the steps in time, and computes the
-gradient of the misfit with the memory of some of them only (--checkpoints). L-BFGS goes
-downhill. Its inner products are those of `mpi4jax.linalg`, as each process has its part of w.
+Each process has a rectangle of the square. Diffrax takes the steps in time, and the
+gradient goes back through them with the memory of some states only (--checkpoints). L-BFGS
+goes downhill, with inner products of `mpi4jax.linalg`: each process has its part of w.
 
-Every process also computes a gradient alone, to compare. Random numbers are the same on any
-number of processes. The picture needs matplotlib; --no-plot does without.
+Random numbers are the same on any number of processes, and each process also computes a
+gradient alone, to compare. The picture needs matplotlib; --no-plot does without.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def main() -> int:
     if rank == 0:
         dims = " x ".join(map(str, flow.dims))
         print(
-            f"{args.cells} x {args.cells} cells, {size} process{'es' * (size > 1)} ({dims}), "
-            f"{TIMES * flow.steps} steps in time, {args.checkpoints} checkpoints\n"
+            f"{args.cells} x {args.cells} cells, {size} process{'es' * (size > 1)} "
+            f"({dims}), {TIMES * flow.steps} steps in time\n"
             f"{points} points, measured {TIMES} times",
             flush=True,
         )
