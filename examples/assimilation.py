@@ -40,7 +40,7 @@ from mpi4jax import linalg
 from mpi4jax import notoken as mpi
 from mpi4jax.halo import Plan
 
-DT, NU, CORIOLIS = 0.15, 0.02, 0.125  # waves travel a cell in the time 1
+DT, NU, CORIOLIS = 0.1, 0.01, 0.125  # waves travel a cell in the time 1
 HEIGHT = 0.08  # the standard deviation of h at the beginning
 SMOOTHINGS = 25  # each spreads w by 0.8 cells^2
 MEASURED, TIMES, NOISE = 0.08, 10, 0.01  # the share of points, how often, the error
@@ -205,10 +205,11 @@ def draw(panels: dict[str, np.ndarray], errors: list[float], path: str) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(5.4, 3.9), layout="constrained")
     *images, curve = axes.T.flat
     for axis, (title, values) in zip(images, panels.items(), strict=True):
-        axis.imshow(values, origin="lower", cmap="RdBu_r", vmin=-0.3, vmax=0.3)
+        axis.imshow(values, origin="lower", cmap="RdBu_r", vmin=-0.25, vmax=0.25)
         axis.set_title(title, fontsize=11)
         axis.set(xticks=[], yticks=[])
     curve.plot(errors)
+    curve.yaxis.tick_right()
     curve.set_title("error", fontsize=11)
     curve.set(xlabel="iteration", ylim=(0, None))
     figure.savefig(path, dpi=200)
