@@ -1,4 +1,4 @@
-"""Weather from a few measurements: the assimilation of observations into a flow.
+"""The assimilation of observations into a flow: its beginning is found.
 
     mpiexec -n 2 python examples/assimilation.py
 

@@ -39,11 +39,12 @@ LIBRARIES = {"assimilation": "diffrax"}
 
 def with_libraries(names):
     """Parameters of tests that run programs."""
-    for name in names:
-        library = LIBRARIES.get(name, "jax")
-        is_missing = importlib.util.find_spec(library) is None
-        reason = f"needs {library}"
-        yield pytest.param(name, marks=pytest.mark.skipif(is_missing, reason=reason))
+    libraries = {name: LIBRARIES.get(name, "jax") for name in names}
+    missing = {lib for lib in libraries.values() if importlib.util.find_spec(lib) is None}
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(lib in missing, reason=f"needs {lib}"))
+        for name, lib in libraries.items()
+    ]
 
 
 def command(*arguments, **options):
