@@ -1,4 +1,4 @@
-"""The assimilation of observations into a flow: its beginning is found.
+"""Assimilation: the beginning of a flow from few observations.
 
     mpiexec -n 2 python examples/assimilation.py
 
