@@ -129,6 +129,7 @@ class Flow:
         return jnp.concatenate([h[None], later])
 
     def misfit(self, w: jax.Array) -> jax.Array:
+        """The misfit: a sum over the own cells of all processes."""
         errors = jnp.where(self.is_measured, self.heights(w)[1:] - self.measured, 0) / NOISE
         own = jnp.sum(errors**2) + jnp.sum(w**2)
         return mpi.allreduce(own, op=MPI.SUM, comm=self.comm) / 2
