@@ -122,6 +122,10 @@ def taylor_green() -> None:
     picture_of("taylor_green", ranks=4)
 
 
+def assimilation() -> None:
+    picture_of("assimilation")
+
+
 def vorticity() -> None:
     """The block of docs/files.md that draws what an example has written."""
     import pages
@@ -285,6 +289,7 @@ PICTURES: dict[str, Callable[[], None]] = {
         posterior,
         sources,
         taylor_green,
+        assimilation,
         vorticity,
         training,
         sharded,

@@ -73,7 +73,7 @@ def test_slices_are_handed_over(name):
 
 
 def test_calls_in_held_functions():
-    """lineax's primitive tells JAX of no effects of its operator. The order is as on CPUs."""
+    """The primitive of lineax does not tell JAX of effects. The order is as on CPUs."""
     lineax = pytest.importorskip("lineax")
 
     def solve(x):
