@@ -955,7 +955,7 @@ EXCERPTS: dict[str, Callable[[Results], list[Row]]] = {
     "fields": lambda r: excerpt(
         random_fields(r),
         "ranks; points; part of the whole; part alone; whole / part; MiB, whole; MiB, part",
-        points=("128^3", "256^3"),
+        points=("256^3", "320^3"),
     ),
     "gradients": gradients,
     "products": lambda r: excerpt(
