@@ -110,7 +110,7 @@ def gradients(effort: Effort) -> Samples:
 
 
 def repeated(run: Run) -> Run:
-    """The same run, which its derivative makes again, messages and all."""
+    """The run, which its derivative runs again, messages and all."""
     again = jax.custom_vjp(run)
     again.defvjp(lambda u: (run(u), u), lambda u, cotangent: jax.vjp(run, u)[1](cotangent))
     return again
