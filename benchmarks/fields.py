@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 from mpi4py import MPI
 from sharded import mebibytes_in_call
 from workloads import SIZE, WORLD, Effort, Samples, Thunk, awaited, import_mpi, take_turns
@@ -30,7 +31,7 @@ def fields(effort: Effort) -> Samples:
             return layout.scatter(lambda: jax.random.normal(key, shape))
 
         key = jax.random.key(0)
-        assert (jax.jit(whole)(key) == jax.jit(part)(key)).all()
+        np.testing.assert_allclose(jax.jit(part)(key), jax.jit(whole)(key), atol=1e-5)
         cases: dict[str, Thunk] = {
             f"{points}, whole": awaited(jax.jit(whole), key),
             f"{points}, part": awaited(jax.jit(part), key),
