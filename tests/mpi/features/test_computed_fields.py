@@ -339,7 +339,7 @@ def test_wrong_functions(plan):
         plan.scatter(lambda: jnp.zeros((ROWS, COLUMNS)), root=0)
     with pytest.raises(ValueError, match=f"{name} got an array of shape"):
         plan.scatter(lambda: jnp.zeros((ROWS + 3, COLUMNS + 3)))
-    with pytest.raises(TypeError, match="str"):
+    with pytest.raises(TypeError, match=f"{name}: `fields` must be an array or a number"):
         plan.scatter(lambda: "field")
     with pytest.raises(RuntimeError, match="on purpose"):
         plan.scatter(raises)
