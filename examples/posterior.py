@@ -39,7 +39,7 @@ except ModuleNotFoundError:
 
 END = 12.0
 TRUE = {"amplitude": 1.5, "decay": 0.05, "frequency": 1.6, "phase": 0.3, "noise": 0.6}
-NO_NUMPYRO = "The sampler is NumPyro's, which is not installed: pip install numpyro."
+NO_NUMPYRO = "The sampler is NumPyro's, which is not installed: pip install numpyro"
 NO_MATPLOTLIB = """\
 The picture is drawn by matplotlib, which is not installed: pip install matplotlib (or
 mpi4jax with the extra [examples]). --no-plot runs the program without the picture."""
