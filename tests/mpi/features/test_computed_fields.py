@@ -153,8 +153,7 @@ def test_numbers_of_points(shape):
     np.testing.assert_array_equal(actual, expected)
 
 
-#: Distributions, by whether XLA may round their formulas once in one program and twice in
-#: another, or in a vector and in what remains of a loop.
+#: Distributions whose numbers are exact.
 EXACT = {
     "uniform": jax.random.uniform,
     "randint": lambda key, shape: jax.random.randint(key, shape, -3, 1000),
@@ -165,6 +164,8 @@ EXACT = {
     ),
     "rademacher": jax.random.rademacher,
 }
+#: Those with a formula. XLA may round it once in one program and twice in another, or in
+#: vectors and in what remains of a loop.
 ROUNDED = {
     "normal": jax.random.normal,
     "complex": lambda key, shape: jax.random.normal(key, shape, jnp.complex64),
