@@ -3,7 +3,7 @@
 import importlib as _importlib
 import sys as _sys
 import typing as _typing
-from importlib.util import find_spec as _finds
+from importlib.util import find_spec as _find_spec
 
 # Python imports this package before it runs `python -m mpi4jax`, and sets argv[0] to "-m"
 # meanwhile. The commands have to start even where MPI or JAX can't be imported.
@@ -13,7 +13,7 @@ _is_for_command = getattr(_sys, "argv", [])[:1] == ["-m"] and (
 
 # Without mpi4py, which pip installs unless told not to, the import works, as for building
 # documentation. What a program then names raises the error.
-_has_mpi4py = "mpi4py" in _sys.modules or _finds("mpi4py") is not None
+_has_mpi4py = "mpi4py" in _sys.modules or _find_spec("mpi4py") is not None
 
 #: The modules that are imported when a program first names them.
 _MODULES_ON_DEMAND = (

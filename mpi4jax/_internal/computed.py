@@ -107,17 +107,13 @@ class _PartsCall(PlanCall):
         jaxpr = self.equations.jaxpr
         parts = at_points.evaluate(jaxpr, constants, by_axis)
         shapes = map(at_points.shape_of, jaxpr.outvars)
-        return [
-            _filled(x, shape, each, fill_value)
-            for x, shape, each in zip(parts, shapes, by_axis, strict=True)
-        ]
+        for n, (shape, of_part) in enumerate(zip(shapes, by_axis, strict=True)):
+            for axis, index in of_part.items():
+                parts[n] = filled(parts[n], axis, index < shape[axis], fill_value)
+        return parts
 
 
-def _filled(
-    x: Array, shape: Sequence[int], indices: Mapping[int, Array], fill_value: Array
-) -> Array:
-    """A part with the fill value where an index is beyond the whole array."""
-    for axis, index in indices.items():
-        has_point = (index < shape[axis]).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        x = jnp.where(has_point, x, fill_value.astype(x.dtype))
-    return x
+def filled(x: Array, axis: int, has_point: Array, fill_value: ArrayLike) -> Array:
+    """A part with the fill value where the whole array has no point along an axis."""
+    has_point = has_point.reshape(-1, *(1,) * (x.ndim - axis % x.ndim - 1))
+    return jnp.where(has_point, x, jnp.asarray(fill_value).astype(x.dtype))

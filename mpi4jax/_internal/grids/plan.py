@@ -91,7 +91,7 @@ class GridPlan(PlanBase):
         function = f"{self._public_name}.scatter"
         communicator = self._communicator_of(function)
         if is_function(fields):
-            self._known_root(function, None)
+            self._grid.check_program(function)
             computed = ComputedFields(function, fields, root)
             return self._computed(communicator, computed, fill_value)
         root = self._known_root(function, root)

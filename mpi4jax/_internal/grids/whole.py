@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments.types import Array, ArrayLike
+from ..computed import filled
 from ..mpi.handles import Communicator
 from ..operations._eager import PlanCall
 from ..operations.allgather import AllGather
@@ -81,9 +82,7 @@ def part_along(
             # Of an empty part, jnp.take would not depend on the array.
             return jax.lax.slice_in_dim(x, first, last, axis=axis.position)
     part = jnp.take(x, points, axis.position, mode="clip")
-    has_point = jnp.asarray(points) < axis.points
-    has_point = has_point.reshape(-1, *(1,) * (-1 - axis.position))
-    return jnp.where(has_point, part, jnp.asarray(fill_value).astype(x.dtype))
+    return filled(part, axis.position, jnp.asarray(points) < axis.points, fill_value)
 
 
 def points_along(axis: DividedAxis, coordinate: int | Array) -> Points | Array:

@@ -12,6 +12,7 @@ and forwards, to compute them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
@@ -31,7 +32,7 @@ from .jax_compat import (
     Var,
     eval_equation,
     source_info_of,
-    vary_like,
+    vary_alike,
 )
 
 #: For each axis of an array the position of a list of indices, or None for all indices.
@@ -61,28 +62,21 @@ class _Value(NamedTuple):
     points: Points
 
 
-#: The results of an equation at points, from the operands at theirs.
-_Results: TypeAlias = Callable[
-    [Equation, Points, Indices, Sequence[jax.Array]], Sequence[jax.Array]
-]
-
-
 class _Rule(NamedTuple):
     """The way in which a primitive computes points of its result from those of operands."""
 
     #: The points of each operand, for points of the result, and those of the latter that
     #: are computed from them. The others are to be taken. None if all points are needed.
-    operands: Callable[[Equation, Points], tuple[Sequence[Points], Points] | None]
-    results: _Results
+    sources: Callable[[Equation, Points], tuple[Sequence[Points], Points] | None]
+    #: The results of an equation at points, from the operands at theirs.
+    results: Callable[[Equation, Points, Indices, Sequence[jax.Array]], Sequence[jax.Array]]
 
 
 class _Step(NamedTuple):
     """The computation of some points of an equation's results."""
 
     equation: Equation
-    compute: _Results
-    #: The points that are computed.
-    points: Points
+    compute: Callable[[Indices, Sequence[jax.Array]], Sequence[jax.Array]]
     operands: Sequence[_Value]
     results: Sequence[_Value]
 
@@ -129,9 +123,9 @@ class Program:
                 return take(jnp.asarray(value.atom.val), value.points, indices)
             return env[value.atom, value.points]
 
-        for equation, compute, points, operands, results in reversed(self._steps):
+        for equation, compute, operands, results in reversed(self._steps):
             with source_info_of(equation):
-                arrays = compute(equation, points, indices, list(map(read, operands)))
+                arrays = compute(indices, list(map(read, operands)))
             for value, array in zip(results, arrays, strict=True):
                 env[value.atom, value.points] = array
         return list(map(read, self._results))
@@ -151,12 +145,12 @@ class Program:
         whole = [value for value in wanted if not _is_part(value.points)]
         parts = [value for value in wanted if _is_part(value.points)]
         name = equation.primitive.name
-        if equation.effects or name not in (*_CALLS, *_RULES):
-            self._add_whole(equation, whole, parts)
-        elif name in _CALLS:
+        if name in _CALLS and not equation.effects:
             self._add_call(equation, wanted)
-        else:
+        elif name in _RULES and not equation.effects:
             self._add_points(equation, _RULES[name], whole, parts)
+        else:
+            self._add_whole(equation, whole, parts)
 
     def _add_points(
         self,
@@ -166,21 +160,22 @@ class Program:
         parts: Sequence[_Value],
     ) -> None:
         """Add the steps that compute points of an equation's results by a rule."""
-        operands_of: dict[Points, Sequence[Points]] = {}
-        without_rule = []
+        points_of_operands: dict[Points, Sequence[Points]] = {}
+        parts_of_whole = []
         for value in parts:
-            found = rule.operands(equation, value.points)
-            if found is None:
-                without_rule.append(value)
+            sources = rule.sources(equation, value.points)
+            if sources is None:
+                parts_of_whole.append(value)
                 continue
-            operand_points, points = found
-            operands_of[points] = operand_points
+            operand_points, points = sources
+            points_of_operands[points] = operand_points
             self._add_take(equation, value, points)
-        for points, operand_points in operands_of.items():
+        for points, operand_points in points_of_operands.items():
+            compute = functools.partial(rule.results, equation, points)
             operands = list(map(_Value, equation.invars, operand_points))
             results = [_Value(variable, points) for variable in equation.outvars]
-            self._push(_Step(equation, rule.results, points, operands, results))
-        self._add_whole(equation, whole, without_rule)
+            self._push(_Step(equation, compute, operands, results))
+        self._add_whole(equation, whole, parts_of_whole)
 
     def _add_whole(
         self, equation: Equation, whole: Sequence[_Value], parts: Sequence[_Value]
@@ -192,7 +187,9 @@ class Program:
             self._add_take(equation, value, _all_points(value.atom))
         operands = [_Value(atom, _all_points(atom)) for atom in equation.invars]
         results = [_Value(atom, _all_points(atom)) for atom in equation.outvars]
-        self._push(_Step(equation, _whole, (), operands, results))
+        self._push(
+            _Step(equation, lambda _, x: eval_equation(equation, x), operands, results)
+        )
 
     def _add_call(self, equation: Equation, wanted: Sequence[_Value]) -> None:
         """Add the step that computes points of the results of a program's call."""
@@ -205,13 +202,7 @@ class Program:
         program = Program(closed.jaxpr, [(positions[x.atom], x.points) for x in wanted])
         atoms = [*map(_Constant, closed.consts), *equation.invars]
         operands = [_Value(atoms[n], points) for n, points in program.arguments]
-
-        def compute(
-            _: Equation, __: Points, indices: Indices, operands: Sequence[jax.Array]
-        ) -> Sequence[jax.Array]:
-            return program(indices, operands)
-
-        self._push(_Step(equation, compute, (), operands, wanted))
+        self._push(_Step(equation, program, operands, wanted))
 
     def _add_take(self, equation: Equation, value: _Value, points: Points) -> None:
         """Add the step that takes points of a result of which other points are computed."""
@@ -222,14 +213,10 @@ class Program:
             for position, known in zip(value.points, points, strict=True)
         )
 
-        def compute(
-            _: Equation, __: Points, indices: Indices, operands: Sequence[jax.Array]
-        ) -> Sequence[jax.Array]:
+        def compute(indices: Indices, operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
             return [take(operands[0], remaining, indices)]
 
-        self._push(
-            _Step(equation, compute, remaining, [_Value(value.atom, points)], [value])
-        )
+        self._push(_Step(equation, compute, [_Value(value.atom, points)], [value]))
 
     def _push(self, step: _Step) -> None:
         self._steps.append(step)
@@ -257,7 +244,7 @@ def evaluate(
             indices.append(jnp.clip(index, 0, max(shape_of(atom)[axis] - 1, 0)))
         wanted.append((n, tuple(points)))
     program = Program(jaxpr, wanted)
-    arguments = [take(jnp.asarray(constants[n]), p, indices) for n, p in program.arguments]
+    arguments = [take(constants[n], points, indices) for n, points in program.arguments]
     return program(indices, arguments)
 
 
@@ -294,15 +281,6 @@ def _local_shape(shape: Sequence[int], points: Points, indices: Indices) -> tupl
     return tuple(n if p is None else len(indices[p]) for n, p in pairs)
 
 
-# All points.
-
-
-def _whole(
-    equation: Equation, points: Points, indices: Indices, operands: Sequence[jax.Array]
-) -> Sequence[jax.Array]:
-    return eval_equation(equation, operands)
-
-
 # Elementwise operations.
 
 
@@ -326,21 +304,14 @@ def _alike(equation: Equation, points: Points) -> tuple[Sequence[Points], Points
 def _same(
     equation: Equation, points: Points, indices: Indices, operands: Sequence[jax.Array]
 ) -> Sequence[jax.Array]:
-    return eval_equation(equation, _varying_alike(operands))
-
-
-def _varying_alike(operands: Sequence[jax.Array]) -> list[jax.Array]:
-    """Operands that vary over the same axes of a `shard_map`."""
-    for other in operands:
-        operands = [vary_like(x, other) for x in operands]
-    return [*operands]
+    return eval_equation(equation, vary_alike(operands))
 
 
 # Operations that make arrays.
 
 
 def _from_nothing(equation: Equation, points: Points) -> tuple[Sequence[Points], Points]:
-    return [(None,) * len(shape_of(atom)) for atom in equation.invars], points
+    return list(map(_all_points, equation.invars)), points
 
 
 def _iota(
@@ -370,7 +341,7 @@ def _random_bits(
     """The bits of `jax.random`: a hash of the number of each point, which has 64 bits."""
     numbers = point_numbers(equation.params["shape"], points, indices)
     first, second = jax.random.key_data(operands[0])
-    high, low = threefry2x32_p.bind(*_varying_alike([first, second, *numbers]))
+    high, low = threefry2x32_p.bind(*vary_alike([first, second, *numbers]))
     width = equation.params["bit_width"]
     dtype = np.dtype(f"uint{width}")
     if width == 64:

@@ -281,6 +281,14 @@ def vary_like(x: jax.Array, other: jax.Array | ShapedArray) -> jax.Array:
     return vary(x, sorted(axes, key=str))  # in one order on all processes
 
 
+def vary_alike(operands: Sequence[ArrayLike]) -> Sequence[Any]:
+    """The operands, varying over the same axes of a `shard_map`."""
+    if len(operands) < 2 or _vary_alike is None:
+        return operands
+    alike: Sequence[Any] = _vary_alike(*operands)
+    return alike
+
+
 def has_types_of_axes(x: jax.Array, axes: Sequence[Hashable]) -> bool:
     """Whether an array varies over these axes for JAX, which tracks them (`check_vma`)."""
     return varying_axes(jax.typeof(x)).issuperset(axes)
@@ -298,9 +306,7 @@ class VaryingPrimitive(TypedPrimitive, Generic[R]):
 
     @override
     def bind(self, *operands: ArrayLike, **params: object) -> R:
-        if len(operands) > 1 and _vary_alike is not None:
-            operands = tuple(_vary_alike(*operands))
-        results: R = super().bind(*operands, **params)
+        results: R = super().bind(*vary_alike(operands), **params)
         return results
 
     @override
