@@ -310,21 +310,19 @@ fn of_collective(snapshot: &Snapshot, collective: &Collective, ranks: &[i32]) ->
 fn of_loops(snapshot: &Snapshot) -> Vec<String> {
     let mut inside: BTreeMap<Loop, Ranks> = BTreeMap::new();
     for (rank, call) in snapshot.calls() {
-        if let Some(around) = call.in_loop() {
+        if let Some(around) = Loop::around(&call.line) {
             inside.entry(around).or_default().extend([rank]);
         }
     }
     let describe = |(around, inside): (&Loop, &Ranks)| {
-        let has_left = |note: &Note| {
+        let is_inside = |call: &CallNote| Loop::around(&call.line).as_ref() == Some(around);
+        let left = ranks_where(snapshot, |note| {
             let is_in_call = !note.calls().is_empty();
             let is_ending = note.end().is_some_and(|end| end.code == 0);
-            note.last_loop.as_ref() == Some(around) && (is_in_call || is_ending)
-        };
-        let ranks = 0..snapshot.size;
-        let others = ranks.filter(|rank| !inside.contains(*rank));
-        let left: Ranks = others
-            .filter(|rank| has_left(snapshot.note(*rank)))
-            .collect();
+            note.last_loop.as_ref() == Some(around)
+                && (is_in_call || is_ending)
+                && !note.calls().iter().any(is_inside)
+        });
         (!left.is_empty()).then(|| {
             format!(
                 "{} left the loop that {} in. If they began it together, its condition depends on values \

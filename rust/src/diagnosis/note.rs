@@ -371,11 +371,6 @@ impl CallNote {
         }
     }
 
-    /// The loop of a compiled program that it is in, if any.
-    pub fn in_loop(&self) -> Option<Loop> {
-        Loop::around(&self.line)
-    }
-
     /// The collective call that it is, if it is one.
     pub fn collective(&self) -> Option<Collective> {
         (self.sequence > 0).then(|| Collective {
