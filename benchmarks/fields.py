@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from mpi4py import MPI
-from sharded import mebibytes_in_call
+from sharded import memory_of
 from workloads import SIZE, WORLD, Effort, Samples, Thunk, awaited, import_mpi, take_turns
 
 #: Points along each axis of a cube.
@@ -37,7 +36,5 @@ def fields(effort: Effort) -> Samples:
             f"{points}, part": awaited(jax.jit(part), key),
         }
         samples |= take_turns(cases, effort, effort.loop_rounds)
-        for name, call in cases.items():
-            growth = WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)
-            samples[f"memory, {name}"] = [growth]
+        samples |= memory_of(cases)
     return samples

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
-from sharded import mebibytes_in_call
+from sharded import memory_of
 from workloads import SIZE, WORLD, Effort, Samples, Thunk, awaited, take_turns
 
 #: Cells along each axis of the whole field.
@@ -90,13 +90,11 @@ def gradients(effort: Effort) -> Samples:
         cases[name] = awaited(jax.jit(jax.grad(loss)), u)
     samples = take_turns(cases, effort, min(3, effort.loop_rounds))
     results: dict[str, Any] = {}
-    for name, call in cases.items():
 
-        def kept(name: str = name, call: Thunk = call) -> None:
-            results[name] = call()
+    def keep(name: str) -> None:
+        results[name] = cases[name]()
 
-        growth = WORLD.allreduce(mebibytes_in_call(kept), op=MPI.MAX)
-        samples[f"memory, {name}"] = [growth]
+    samples |= memory_of({name: functools.partial(keep, name) for name in cases})
     del results["run"]
     first, *others = results
     expected = np.asarray(results[first])

@@ -369,6 +369,11 @@ def weak_scaling(r: Results) -> list[Row]:
     return rows
 
 
+def number(r: Results, workload: str, peer: str, case: str) -> float:
+    """A sample that is a number, such as MiB, and not seconds."""
+    return (r(workload, peer, case) or 0) / 1e6
+
+
 def transforms_of_sharded_arrays(r: Results) -> list[Row]:
     """Transforms of sharded arrays, and the memory that they need meanwhile."""
     rows: list[Row] = []
@@ -379,9 +384,6 @@ def transforms_of_sharded_arrays(r: Results) -> list[Row]:
             ours, of_jax = f"{points}, ours", f"{points}, jnp.fft"
             if ours not in r.samples[name].get(peer, {}):
                 continue
-            # The memory is in MiB, not in seconds.
-            memory = (r(name, peer, f"memory, {case}") for case in (ours, of_jax))
-            ours_needs, jax_needs = ((mib or 0) / 1e6 for mib in memory)
             rows.append(
                 {
                     "ranks": ranks,
@@ -390,8 +392,8 @@ def transforms_of_sharded_arrays(r: Results) -> list[Row]:
                     "`fft.fftn`": r(name, peer, ours),
                     "`jnp.fft.fftn`": r(name, peer, of_jax),
                     "jnp.fft / ours": r.ratio(name, peer, of_jax, ours),
-                    "MiB, `fft.fftn`": ours_needs,
-                    "MiB, `jnp.fft.fftn`": jax_needs,
+                    "MiB, `fft.fftn`": number(r, name, peer, f"memory, {ours}"),
+                    "MiB, `jnp.fft.fftn`": number(r, name, peer, f"memory, {of_jax}"),
                 }
             )
     return rows
@@ -406,9 +408,6 @@ def random_fields(r: Results) -> list[Row]:
         whole, part = f"{points}, whole", f"{points}, part"
         if part not in r.samples[name].get(OURS, {}):
             continue
-        # The memory is in MiB, not in seconds.
-        memory = ((r(name, OURS, f"memory, {case}") or 0) / 1e6 for case in (whole, part))
-        whole_needs, part_needs = memory
         rows.append(
             {
                 "ranks": ranks,
@@ -416,8 +415,8 @@ def random_fields(r: Results) -> list[Row]:
                 "part of the whole": r(name, OURS, whole),
                 "part alone": r(name, OURS, part),
                 "whole / part": r.ratio(name, OURS, whole, part),
-                "MiB, whole": whole_needs,
-                "MiB, part": part_needs,
+                "MiB, whole": number(r, name, OURS, f"memory, {whole}"),
+                "MiB, part": number(r, name, OURS, f"memory, {part}"),
             }
         )
     return rows
@@ -428,12 +427,7 @@ def gradients(r: Results) -> list[Row]:
     samples = r.samples.get("gradients", {}).get(OURS, {})
     if not samples:
         return []
-
-    def number(case: str) -> float:
-        """A sample that is a number, not seconds."""
-        return (r("gradients", OURS, case) or 0) / 1e6
-
-    steps = round(number("steps"))
+    steps = round(number(r, "gradients", OURS, "steps"))
     rows: list[Row] = []
     for case in samples:
         if case == "steps" or case.startswith("memory, "):
@@ -445,7 +439,7 @@ def gradients(r: Results) -> list[Row]:
             {
                 "gradient by": way if states else "none: the run",
                 "states": states or "1",
-                "MiB": number(f"memory, {case}"),
+                "MiB": number(r, "gradients", OURS, f"memory, {case}"),
                 "ms": milliseconds and milliseconds / 1e3,
                 "time / run": r.ratio("gradients", OURS, case, "run"),
                 "least evaluations / step": least,

@@ -356,11 +356,17 @@ def sharded_fft(effort: Effort) -> Samples:
         del expected, result
         cases = {f"{points}, {name}": awaited(f, x) for name, f in programs.items()}
         samples |= take_turns(cases, effort, effort.loop_rounds if points > 128 else 0)
-        for name, call in cases.items():
-            growth = WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)
-            samples[f"memory, {name}"] = [growth]
+        samples |= memory_of(cases)
     jax.distributed.shutdown()
     return samples
+
+
+def memory_of(cases: Mapping[str, Thunk]) -> Samples:
+    """The MiB that a process needs in each call: the most of all processes."""
+    return {
+        f"memory, {name}": [WORLD.allreduce(mebibytes_in_call(call), op=MPI.MAX)]
+        for name, call in cases.items()
+    }
 
 
 def mebibytes_in_call(call: Thunk) -> float:
