@@ -111,7 +111,7 @@ def print_table(chains: dict[str, Chain]) -> None:
 
 
 def draw(chains: dict[str, Chain], parts: list[Data], path: str) -> None:
-    """What is measured, vibrations that explain it, and two of their parameters."""
+    """Measurements, vibrations that explain these, and two parameters of the vibrations."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -120,8 +120,8 @@ def draw(chains: dict[str, Chain], parts: list[Data], path: str) -> None:
     options = {"sharex": "row", "sharey": "row", "layout": "constrained"}
     figure, axes = plt.subplots(2, len(chains), figsize=(5.4, 3.7), **options)
     times = jnp.linspace(0, END, 200)
-    seen = (parts, parts, parts[:1])
-    for (above, below), title, data in zip(axes.T, chains, seen, strict=True):
+    measured = (parts, parts, parts[:1])
+    for (above, below), title, data in zip(axes.T, chains, measured, strict=True):
         chain = chains[title]
         curves = jax.vmap(vibration, (0, None))(chain, times)
         low, high = np.quantile(curves, (0.05, 0.95), axis=0)

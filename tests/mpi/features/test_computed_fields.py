@@ -93,7 +93,7 @@ class RandomFunction:
         return x - x.max(axis, keepdims=True)
 
     def make_whole(self, random, x, arrays):
-        """What needs all points."""
+        """An operation that needs all points."""
         axis = int(random.integers(x.ndim))
         kind = random.integers(4)
         if kind == 0:
@@ -301,7 +301,7 @@ def test_only_the_part_is_computed(plan):
 
 
 def test_effects_stay(plan, capfd):
-    """What a function prints or sends is printed and sent."""
+    """Prints and messages of a function take place."""
 
     def field():
         jax.debug.print("computing")
@@ -315,7 +315,7 @@ def test_effects_stay(plan, capfd):
 
 
 def test_a_file_is_the_same(plan, tmp_path):
-    """What is written of computed fields is what one process writes of whole ones."""
+    """Processes write computed fields as one process writes whole ones."""
     if isinstance(plan, pencil.Layout) and plan.axes != (0,):
         pytest.skip("one layout is enough")
     folder = COMM.bcast(str(tmp_path / "state"))
