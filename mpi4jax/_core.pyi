@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from ._internal.traces.reader import Description
 from ._internal.watch.whereabouts import Threads
@@ -348,6 +348,13 @@ def set_mailbox_addresses(addresses: Sequence[str]) -> None:
 
 def end_with(code: int, reason: str) -> None:
     """Say how this process ends: its exit code, and the reason in words."""
+
+def call_uncollected(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function that runs no Python code, and collect no garbage meanwhile.
+
+    Python < 3.12 may read freed memory if it collects garbage while it reads the frame of
+    another thread.
+    """
 
 # JAX's own collectives.
 

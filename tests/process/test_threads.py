@@ -70,3 +70,45 @@ def test_communicators_are_made_after_programs_in_flight(launch, call):
         ranks=2,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_frames_of_a_running_thread(launch):
+    """Fails with Python < 3.12 if garbage is collected while a frame is read."""
+    done = launch("""
+        import gc, random, sys, threading, time
+        from mpi4jax._internal.watch.whereabouts import whereabouts
+
+        def next_call(depth):
+            return random.choice(functions)(depth)
+
+        # Frames of many sizes: where one ends, another one does not begin.
+        functions = []
+        for size in range(1, 40, 3):
+            names = ", ".join(f"a{index}" for index in range(size))
+            namespace = {"next_call": next_call, "time": time}
+            exec(
+                f"def call(depth):\\n"
+                f"    {names}, = [1.5 * depth] * {size}\\n"
+                f"    return next_call(depth - 1) if depth else time.sleep(1e-6)",
+                namespace,
+            )
+            functions.append(namespace["call"])
+
+        def work():
+            while not is_done:
+                functions[0](random.randrange(5, 90))
+
+        is_done = False
+        gc.callbacks.append(lambda *_: [None for _ in range(300)])
+        gc.set_threshold(1)
+        sys.setswitchinterval(1e-6)
+        thread = threading.Thread(target=work)
+        thread.start()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            whereabouts([])
+        is_done = True
+        thread.join()
+        assert gc.isenabled()
+        """)
+    assert done.returncode == 0, done.stderr

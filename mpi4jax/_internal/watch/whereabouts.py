@@ -16,7 +16,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpi4jax
+from mpi4jax import _core
 
 from ..xla.call_sites import describe_stack, eager_functions, frames_of
 from ..xla.jax_compat import (
@@ -109,7 +110,7 @@ def whereabouts(in_calls: Sequence[int]) -> Threads:
     """Activity of the threads. `in_calls` are the system's ids of threads in our calls."""
     main = threading.main_thread()
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    frames = sys._current_frames()
+    frames = _core.call_uncollected(sys._current_frames)
     del frames[threading.get_ident()]
     lines: dict[int, str] = {}
     wait_for_jax = is_in_shutdown = is_interruptible = False
@@ -188,7 +189,7 @@ def _is_joining(frame: FrameType) -> bool:
     code = frame.f_code
     if code.co_filename != _THREADING or code.co_name not in _JOINS:
         return False
-    names = frame.f_locals
+    names = _local_names(frame)
     return names.get("timeout") in (None, -1) and names.get("block", True) is True
 
 
@@ -234,12 +235,18 @@ def note_distributed(uses_mpi: bool, is_world: bool) -> None:
     _jax_uses_mpi, _world_is_jax = uses_mpi, is_world
 
 
+def _local_names(frame: FrameType) -> Mapping[str, Any]:
+    """The local names of a frame of another thread, with their values."""
+    names: Mapping[str, Any] = _core.call_uncollected(getattr, frame, "f_locals")
+    return names
+
+
 def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
     """Value of a dotted name in a frame, or None if the frame does not define the name."""
     if not path:
         return None
     name, *attributes = path
-    for names in (frame.f_locals, frame.f_globals, frame.f_builtins):
+    for names in (_local_names(frame), frame.f_globals, frame.f_builtins):
         if name in names:
             break
     else:

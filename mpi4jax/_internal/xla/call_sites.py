@@ -90,10 +90,10 @@ def _line(code: CodeType, _: bytes, instruction: int) -> int:
 
 
 def frames_of(frame: FrameType | None) -> Iterator[Frame]:
-    """A Python frame and its callers, the innermost first."""
+    """A Python frame of any thread and its callers, the innermost first."""
     while frame is not None:
         yield Frame(frame.f_code, frame.f_lasti)
-        frame = frame.f_back
+        frame = _core.call_uncollected(getattr, frame, "f_back")
 
 
 def _directory() -> str:

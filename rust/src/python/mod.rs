@@ -69,7 +69,8 @@ mod _core {
 
     #[pymodule_export]
     use super::watching::{
-        end_with, isolation, mailbox_address, set_mailbox_addresses, start_watching,
+        call_uncollected, end_with, isolation, mailbox_address, set_mailbox_addresses,
+        start_watching,
     };
 
     #[pymodule_export]

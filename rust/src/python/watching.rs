@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use super::binding::loaded;
 use crate::diagnosis::{End, ThreadActivity};
@@ -141,4 +143,25 @@ pub fn set_mailbox_addresses(addresses: Vec<String>) {
 #[pyfunction]
 pub fn end_with(code: i32, reason: String) {
     watch::end_with(End { code, reason });
+}
+
+/// Calls a function that runs no Python code, and collects no garbage meanwhile.
+///
+/// Python < 3.12 may collect garbage where it makes an object, even in the midst of reading another
+/// thread's frame. A callback of the collection can let that thread run, which ends the frame: what Python
+/// then reads is freed memory.
+#[pyfunction]
+#[pyo3(signature = (function, *arguments))]
+pub fn call_uncollected<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: this thread holds the lock of the interpreter.
+    let was_enabled = unsafe { ffi::PyGC_Disable() } != 0;
+    let result = function.call1(arguments);
+    if was_enabled {
+        // SAFETY: as above.
+        unsafe { ffi::PyGC_Enable() };
+    }
+    result
 }

@@ -171,9 +171,10 @@ driver_functions! {
     cuStreamWaitEvent: safe cuStreamWaitEvent(
         stream: *mut c_void, event: *mut c_void, flags: c_uint
     ) needs Context => wait_event;
+    // Of the stream's context: XLA calls it in threads that have none.
     cuLaunchHostFunc: unsafe cuLaunchHostFunc(
         stream: *mut c_void, function: HostFunction, argument: *mut c_void
-    ) needs Context => host_function;
+    ) needs Init => host_function;
     cuEventElapsedTime: unsafe cuEventElapsedTime(
         milliseconds: Out<f32>, start: *mut c_void, end: *mut c_void
     ) needs Context => elapsed;
