@@ -391,12 +391,23 @@ def checksum(bytes: bytes) -> int:
 def checksum_at(address: int, size: int) -> int:
     """The CRC-32C of the bytes at an address."""
 
-def read_file(path: str | os.PathLike[str], address: int, size: int) -> None:
-    """Read the bytes of a file to an address.
+def combine_checksums(first: int, second: int, size: int) -> int:
+    """The CRC-32C of some bytes and `size` more, by the checksums of both."""
 
-    Raises a ValueError if they have another size, or another checksum than that behind
-    them.
+def file_checksum(path: str | os.PathLike[str]) -> int:
+    """The CRC-32C of all bytes of a file."""
+
+def read_chunk(
+    file: int, offset: int, stored: int, address: int, size: int, is_compressed: bool
+) -> None:
+    """Read a chunk of an open file, which has `stored` bytes there, to an address.
+
+    Raises a ValueError if it has another size, or another checksum than that behind it. The
+    text goes on behind the name of the file.
     """
+
+def start_writeback(file: int) -> None:
+    """Let the system put an open file on the disk while the program goes on."""
 
 def swap_names(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Swap two names in one step. Gives whether the file system can do this."""
@@ -404,17 +415,11 @@ def swap_names(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Put a file, or the names of the files in a folder, on the disk."""
 
-def verify_file(path: str | os.PathLike[str], size: int) -> None:
-    """Compare the bytes of a file, which are `size`, with the checksum behind them.
+def write_chunk(
+    file: int, offset: int, address: int, size: int, element: int
+) -> tuple[int, int]:
+    """Write the bytes at an address, and then their checksum, into an open file.
 
-    Raises a ValueError if they differ.
-    """
-
-def write_file(
-    path: str | os.PathLike[str], address: int, size: int, will_be_synced: bool
-) -> int:
-    """Write the bytes at an address, and their checksum, into a file.
-
-    Returns the checksum. If the file `will_be_synced`, the system begins to put it on the
-    disk.
+    They are compressed if `element` is the size of their elements, and not 0. Returns the
+    size and the checksum of what was written.
     """

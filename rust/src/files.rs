@@ -1,15 +1,21 @@
-//! Files with a checksum: the bytes, and then their CRC-32C, as Zarr's codec `crc32c` has it.
+//! Files of chunks: the bytes of each, and then their CRC-32C, as Zarr's codec `crc32c` has it.
 //!
 //! Bytes are read and written in blocks, whose checksum is computed while they are in the cache.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+pub mod blosc;
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+pub use crc32c::crc32c_combine as combine_checksums;
 
 /// Size of a block.
 const BLOCK: usize = 1 << 20;
+const CHECKSUM: u64 = size_of::<u32>() as u64;
 
-/// What is wrong with a file.
+/// What is wrong with a chunk.
 #[derive(Debug)]
 pub enum Damage {
     /// The system's error.
@@ -18,11 +24,18 @@ pub enum Damage {
     Size(u64, u64),
     /// The checksum of the bytes, and the one behind them.
     Checksum(u32, u32),
+    /// The bytes can't be decompressed to as many as were expected.
+    Compression(u64),
+    /// The file ends within the chunk.
+    End,
 }
 
 impl From<io::Error> for Damage {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        match error.kind() {
+            ErrorKind::UnexpectedEof => Self::End,
+            _ => Self::Io(error),
+        }
     }
 }
 
@@ -31,28 +44,90 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Writes bytes and their checksum into a file, and returns the checksum. What is there already is
-/// replaced. If the file `will_be_synced`, the system begins to put it on the disk.
-pub fn write(path: &Path, bytes: &[u8], will_be_synced: bool) -> io::Result<u32> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)?;
+/// The checksum of all bytes of a file.
+pub fn file_checksum(path: &Path) -> io::Result<u32> {
+    let mut file = File::open(path)?;
+    let mut block = vec![0; BLOCK];
     let mut checksum = 0;
-    for block in bytes.chunks(BLOCK) {
-        checksum = crc32c::crc32c_append(checksum, block);
-        file.write_all(block)?;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(checksum),
+            size => checksum = crc32c::crc32c_append(checksum, &block[..size]),
+        }
     }
-    file.write_all(&checksum.to_le_bytes())?;
-    if will_be_synced {
-        start_writeback(&file);
+}
+
+/// A chunk in a file: its bytes, with their checksum behind them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Size of the bytes and their checksum.
+    pub size: u64,
+    /// Checksum of all of them.
+    pub checksum: u32,
+}
+
+/// Bytes of a file, one after the other, and the checksum of those that were read or written.
+struct Stream<'a> {
+    file: &'a File,
+    at: u64,
+    checksum: u32,
+}
+
+impl<'a> Stream<'a> {
+    fn new(file: &'a File, at: u64) -> Self {
+        Self {
+            file,
+            at,
+            checksum: 0,
+        }
     }
-    Ok(checksum)
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        self.file.write_all_at(bytes, self.at)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, self.at)?;
+        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Writes a chunk into a file, where it begins at an offset: bytes of an array, which are compressed (up to
+/// `blosc::MAX_BYTES`) if the size of their elements is given.
+pub fn write(
+    file: &File,
+    offset: u64,
+    bytes: &[u8],
+    element: Option<usize>,
+) -> io::Result<Written> {
+    let mut stream = Stream::new(file, offset);
+    if let Some(element) = element {
+        let first = offset + blosc::front_size(bytes.len()) as u64;
+        stream.at = first;
+        let front = blosc::compress(bytes, element, |block| stream.write(block))?;
+        file.write_all_at(&front, offset)?;
+        let behind = (stream.at - first) as usize;
+        stream.checksum = combine_checksums(checksum(&front), stream.checksum, behind);
+    } else {
+        for block in bytes.chunks(BLOCK) {
+            stream.write(block)?;
+        }
+    }
+    let checksum = stream.checksum;
+    stream.write(&checksum.to_le_bytes())?;
+    Ok(Written {
+        size: stream.at - offset,
+        checksum: stream.checksum,
+    })
 }
 
 /// Lets the system put a file on the disk while the program goes on. It may do so later, too.
-fn start_writeback(file: &File) {
+pub fn start_writeback(file: &File) {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
@@ -64,48 +139,40 @@ fn start_writeback(file: &File) {
     let _ = file;
 }
 
-/// Reads the bytes of a file, which are as many as there is room for, and compares their checksum with
-/// the one behind them.
-pub fn read(path: &Path, bytes: &mut [u8]) -> Result<(), Damage> {
-    let mut file = open(path, bytes.len() as u64)?;
-    let mut checksum = 0;
-    for block in bytes.chunks_mut(BLOCK) {
-        file.read_exact(block)?;
-        checksum = crc32c::crc32c_append(checksum, block);
+/// Reads a chunk of a file, which has `size` bytes there with its checksum, and compares the checksum.
+/// The chunk has as many bytes as there is room for.
+pub fn read(
+    file: &File,
+    offset: u64,
+    size: u64,
+    bytes: &mut [u8],
+    is_compressed: bool,
+) -> Result<(), Damage> {
+    let expected = bytes.len() as u64;
+    let found = size.saturating_sub(CHECKSUM);
+    if size < CHECKSUM || !is_compressed && found != expected {
+        return Err(Damage::Size(found, expected));
     }
-    compare(&mut file, checksum)
-}
-
-/// Compares the checksum of a file of `size` bytes with the one behind them.
-pub fn verify(path: &Path, size: u64) -> Result<(), Damage> {
-    let mut file = open(path, size)?;
-    let mut block = vec![0; BLOCK];
-    let (mut checksum, mut left) = (0, size);
-    while left > 0 {
-        let part = &mut block[..left.min(BLOCK as u64) as usize];
-        file.read_exact(part)?;
-        checksum = crc32c::crc32c_append(checksum, part);
-        left -= part.len() as u64;
+    let mut stream = Stream::new(file, offset);
+    if is_compressed {
+        let no_blocks = || Damage::Compression(expected);
+        let mut front = vec![0; blosc::front_size(bytes.len())];
+        stream.read(&mut front)?;
+        let blocks = blosc::Blocks::new(&front, bytes.len(), found as usize);
+        let mut blocks = blocks.ok_or_else(no_blocks)?;
+        let mut packed = vec![];
+        for (block, size) in blosc::blocks_of(bytes).zip(blocks.sizes()) {
+            packed.resize(size, 0);
+            stream.read(&mut packed)?;
+            blocks.decompress(&packed, block).ok_or_else(no_blocks)?;
+        }
+    } else {
+        for block in bytes.chunks_mut(BLOCK) {
+            stream.read(block)?;
+        }
     }
-    compare(&mut file, checksum)
-}
-
-/// A file of `size` bytes, without the checksum behind them.
-fn open(path: &Path, size: u64) -> Result<File, Damage> {
-    let file = File::open(path)?;
-    let found = file.metadata()?.len();
-    match found.checked_sub(size_of::<u32>() as u64) {
-        Some(bytes) if bytes == size => Ok(file),
-        _ => Err(Damage::Size(
-            found.saturating_sub(size_of::<u32>() as u64),
-            size,
-        )),
-    }
-}
-
-fn compare(file: &mut File, checksum: u32) -> Result<(), Damage> {
-    let mut behind = [0; size_of::<u32>()];
-    file.read_exact(&mut behind)?;
+    let (checksum, mut behind) = (stream.checksum, [0; size_of::<u32>()]);
+    stream.read(&mut behind)?;
     let behind = u32::from_le_bytes(behind);
     if behind != checksum {
         return Err(Damage::Checksum(checksum, behind));
@@ -184,35 +251,55 @@ mod tests {
     #[test]
     #[cfg(not(miri))] // it has no files
     fn what_is_written_is_read_and_damage_is_seen() {
-        let path = path("chunk");
-        for size in [0, 1, 7, BLOCK, 3 * BLOCK + 5] {
-            let bytes: Vec<u8> = (0..size).map(|n| (n * n + n / 7) as u8).collect();
-            let checksum = write(&path, &bytes, true).unwrap();
+        let path = path("chunks");
+        for element in [None, Some(4)] {
+            let sizes = [1, 7, BLOCK, 3 * BLOCK + 5];
+            let chunks =
+                sizes.map(|size| -> Vec<u8> { (0..size).map(|n| (n * n + n / 7) as u8).collect() });
+            let file = File::create(&path).unwrap();
+            let (mut total, mut places) = (Written::default(), vec![]);
+            for bytes in &chunks {
+                let written = write(&file, total.size, bytes, element).unwrap();
+                places.push((total.size, written.size));
+                let size = written.size as usize;
+                total.checksum = combine_checksums(total.checksum, written.checksum, size);
+                total.size += written.size;
+            }
+            start_writeback(&file);
             sync(&path).unwrap();
-            assert_eq!(checksum, super::checksum(&bytes));
-            let mut read_back = vec![1; size];
-            read(&path, &mut read_back).unwrap();
-            assert_eq!(read_back, bytes);
-            verify(&path, size as u64).unwrap();
-            let error = read(&path, &mut vec![0; size + 1]).unwrap_err();
-            assert!(matches!(error, Damage::Size(found, expected)
-                if (found, expected) == (size as u64, size as u64 + 1)));
-            let mut damaged = fs::read(&path).unwrap();
-            damaged[size / 2] ^= 8;
-            fs::write(&path, damaged).unwrap();
-            assert!(matches!(
-                read(&path, &mut read_back),
-                Err(Damage::Checksum(..))
-            ));
-            assert!(matches!(
-                verify(&path, size as u64),
-                Err(Damage::Checksum(..))
-            ));
+            assert_eq!(fs::metadata(&path).unwrap().len(), total.size);
+            assert_eq!(file_checksum(&path).unwrap(), total.checksum);
+            for (bytes, (offset, size)) in chunks.iter().zip(places) {
+                let check = |expected: usize, size| {
+                    let mut back = vec![1; expected];
+                    let file = File::open(&path).unwrap();
+                    read(&file, offset, size, &mut back, element.is_some()).map(|()| back)
+                };
+                assert_eq!(check(bytes.len(), size).unwrap(), *bytes);
+                let error = check(bytes.len() + 1, size).unwrap_err();
+                match element {
+                    None => assert!(matches!(error, Damage::Size(..))),
+                    Some(_) => assert!(matches!(error, Damage::Compression(_))),
+                }
+                assert!(matches!(check(bytes.len(), 3), Err(Damage::Size(0, _))));
+                let whole = fs::read(&path).unwrap();
+                let mut damaged = whole.clone();
+                damaged[offset as usize + size as usize / 2] ^= 8;
+                fs::write(&path, damaged).unwrap();
+                let error = check(bytes.len(), size).unwrap_err();
+                let is_seen = match element {
+                    None => matches!(error, Damage::Checksum(..)),
+                    Some(_) => matches!(error, Damage::Checksum(..) | Damage::Compression(_)),
+                };
+                assert!(is_seen);
+                assert_ne!(file_checksum(&path).unwrap(), total.checksum);
+                fs::write(&path, &whole[..offset as usize + 2]).unwrap();
+                assert!(matches!(check(bytes.len(), size), Err(Damage::End)));
+                fs::write(&path, whole).unwrap();
+            }
         }
-        fs::write(&path, [1, 2]).unwrap();
-        assert!(matches!(verify(&path, 0), Err(Damage::Size(0, 0))));
         fs::remove_file(&path).unwrap();
-        assert!(matches!(verify(&path, 0), Err(Damage::Io(_))));
+        assert!(file_checksum(&path).is_err());
     }
 
     #[test]

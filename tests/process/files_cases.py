@@ -320,11 +320,18 @@ def main(name, folder, first, last):
     for seed in range(int(first), int(last)):
         path = f"{folder}/{seed}"
         tree, plan = trees(seed, name)
-        chunks = (7, 5) if seed % 3 == 0 else None
+        chunks = [(7, 5), None, (2, 3, 3)][seed % 3]
+        compression = "lz4" if seed % 4 > 1 else None
         try:
             if name == "save":
                 saving = files.save(
-                    path, tree, plan, chunks=chunks, wait=seed % 2 == 0, comm=comm
+                    path,
+                    tree,
+                    plan,
+                    chunks=chunks,
+                    compression=compression,
+                    wait=seed % 2 == 0,
+                    comm=comm,
                 )
                 if saving is not None and seed % 4 == 1:
                     saving.wait()

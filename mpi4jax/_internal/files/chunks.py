@@ -1,8 +1,8 @@
-"""Chunks of arrays in files: their sizes, and which process writes and reads each one.
+"""Files of arrays and their chunks: the sizes, and which process writes and reads each one.
 
-Chunks are regular, and parts of processes need not be. A chunk belongs to the process that
-has its first point. So if chunks are as large as the largest part, each process has one at
-most, and where all parts have one size, it is its part.
+Files and chunks are regular, and parts of processes need not be. A file belongs to the
+process that has its first point. So if files are as large as the largest part, each process
+has one at most, and where all parts have one size, it is its part.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,42 @@ LARGEST = 1 << 26
 Sizes: TypeAlias = tuple[int, ...]
 
 
+class Storage(NamedTuple):
+    """How an array is stored: in files of one or several chunks."""
+
+    #: The shape of the part in a file, which consists of whole chunks.
+    file: Sizes
+    #: The shape of a chunk.
+    chunk: Sizes
+    #: The compression of chunks, empty for none.
+    compression: str = ""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether files have several chunks: they are shards, as Zarr calls it."""
+        return self.file != self.chunk
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of chunks of a file along each axis."""
+        return tuple(a // b for a, b in zip(self.file, self.chunk, strict=True))
+
+    def chunks_of(self, values: Host) -> Iterator[tuple[int, Host]]:
+        """The chunks of a file, with their numbers in it. They are filled up with zeros."""
+        for index, box in keys_in(box_of((0,) * values.ndim, values.shape), self.chunk):
+            chunk = part_of(values, box, (0,) * values.ndim)
+            if chunk.shape != self.chunk:
+                padded = np.zeros(self.chunk, values.dtype)
+                padded[tuple(map(slice, chunk.shape))] = chunk
+                chunk = padded
+            yield self.number(index), np.ascontiguousarray(chunk)
+
+    def number(self, index: Sequence[int]) -> int:
+        """The number of a chunk in its file, by its indices in the array."""
+        within = [k % n for k, n in zip(index, self.counts, strict=True)]
+        return int(np.ravel_multi_index(within, self.counts)) if within else 0
+
+
 class Block(NamedTuple):
     """A part of an array of a file, which begins at this point."""
 
@@ -30,24 +66,25 @@ class Block(NamedTuple):
     array: Host
 
 
-class ChunkAxis(NamedTuple):
+class FileAxis(NamedTuple):
     """An axis of an array of a file, and the processes along it."""
 
     points: int
-    chunk: int
+    #: The size of a file.
+    file: int
     #: The first point of each process.
     starts: tuple[int, ...] = (0,)
 
     def owned(self, coordinate: int) -> range:
-        """The points in the chunks of a process."""
+        """The points in the files of a process."""
         first, last = (
-            min(-(-start // self.chunk) * self.chunk, self.points)
+            min(-(-start // self.file) * self.file, self.points)
             for start in (*self.starts, self.points)[coordinate : coordinate + 2]
         )
         return range(first, last)
 
     def owners(self, points: Host) -> Host:
-        """The process that has the chunk of each point."""
+        """The process that has the file of each point."""
         firsts = [self.owned(n).start for n in range(len(self.starts))]
         # Of processes that begin with the same point, all but the last have none.
         return np.searchsorted(firsts, points, side="right") - 1
@@ -83,7 +120,7 @@ def _cut(size: int, count: int) -> int:
 def keys_in(
     block: Sequence[range], sizes: Sizes
 ) -> Iterator[tuple[tuple[int, ...], tuple[range, ...]]]:
-    """The chunks that a box of points has a part of: their indices, and these parts."""
+    """The pieces of these sizes that a box has parts of: their indices, and these parts."""
     ranges: list[list[tuple[int, range]]] = [
         [
             (
@@ -103,16 +140,17 @@ def keys_in(
         yield tuple(indices), tuple(parts)
 
 
-def chunks_of(block: Block, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], Host]]:
-    """The chunks of a block, which consists of whole ones, but at the end of the array."""
+def files_of(block: Block, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], Host]]:
+    """The files of a block, which has whole ones, but at the end of the array."""
     box = box_of(block.start, block.array.shape)
     for index, part in keys_in(box, sizes):
-        values = block.array[slices_in(part, block.start)]
-        if values.shape != sizes:
-            padded = np.zeros(sizes, values.dtype)
-            padded[tuple(map(slice, values.shape))] = values
-            values = padded
-        yield index, values
+        yield index, part_of(block.array, part, block.start)
+
+
+def round_up(sizes: Sequence[int], unit: Sizes) -> Sizes:
+    """The sizes of whole units that are not smaller."""
+    pairs = zip(sizes, unit, strict=True)
+    return tuple(max(math.ceil(size / n), 1) * n for size, n in pairs)
 
 
 def own_copy(values: Host) -> Host:
@@ -126,7 +164,10 @@ def box_of(start: Sequence[int], shape: Sequence[int]) -> tuple[range, ...]:
     return tuple(range(a, a + size) for a, size in zip(start, shape, strict=True))
 
 
-def slices_in(box: Sequence[range], start: Sequence[int]) -> tuple[slice, ...]:
-    """A box as an index of an array that begins at this point."""
+def part_of(array: Host, box: Sequence[range], start: Sequence[int]) -> Host:
+    """The values of a box, as a view of an array that begins at this point."""
     pairs = zip(box, start, strict=True)
-    return tuple(slice(points.start - a, points.stop - a) for points, a in pairs)
+    within = (slice(points.start - a, points.stop - a) for points, a in pairs)
+    index: Any = ..., *within  # also without axes an array
+    part: Host = array[index]
+    return part

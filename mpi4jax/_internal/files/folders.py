@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import secrets
 import shutil
@@ -26,9 +27,13 @@ from mpi4jax import _core
 
 from ... import _manifest
 from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
+from . import zarr
+from .chunks import Storage
 from .leaves import Host
 
 _LOCK = ".lock"
+#: The offset and size in a file of a chunk that it does not have.
+_NO_CHUNK = (1 << 64) - 1
 #: The folder with the reports of processes.
 _REPORTS = ".reports"
 
@@ -200,7 +205,7 @@ def check_visible(function: str, folder: Path, token: str) -> None:
 
 
 class Files:
-    """The files of a checkpoint that this process has written: sizes and checksums."""
+    """The files that this process has written: sizes and checksums."""
 
     def __init__(self, folder: Path, *, is_synced: bool = True) -> None:
         self.folder, self._is_synced = folder, is_synced
@@ -208,13 +213,34 @@ class Files:
         self._unsynced: list[Path] = []
         self._folders: set[Path] = {folder}
 
-    def write_chunk(self, array: str, index: tuple[int, ...], values: Host) -> None:
-        """Write a chunk of an array, with its checksum."""
-        name, values = chunk_name(array, index), np.ascontiguousarray(values)
+    def write_array(
+        self, array: str, index: tuple[int, ...], values: Host, storage: Storage
+    ) -> None:
+        """Write a file of an array: its chunks, with their checksums."""
+        name = file_name(array, index)
         path = self._path(name)
-        address, size = values.ctypes.data, values.nbytes
-        checksum = _core.write_file(path, address, size, self._is_synced)
-        self.written[name] = values.nbytes + CHECKSUM_BYTES, checksum
+        element = zarr.element_size(values.dtype) if storage.compression else 0
+        entries = np.full((math.prod(storage.counts), 2), _NO_CHUNK, "<u8")
+        size = checksum = 0
+        with _named_errors(path), path.open("wb", buffering=0) as file:
+
+            def write(chunk: Host, element: int) -> int:
+                nonlocal size, checksum
+                address, fd = chunk.ctypes.data, file.fileno()
+                added, of_chunk = _core.write_chunk(
+                    fd, size, address, chunk.nbytes, element
+                )
+                checksum = _core.combine_checksums(checksum, of_chunk, added)
+                size += added
+                return added
+
+            for number, chunk in storage.chunks_of(values):
+                entries[number] = size, write(chunk, element)
+            if storage.is_sharded:
+                write(entries, 0)
+            if self._is_synced:
+                _core.start_writeback(file.fileno())
+        self.written[name] = size, checksum
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file without a checksum behind it."""
@@ -245,20 +271,44 @@ class Files:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def chunk_name(name: str, index: tuple[int, ...]) -> str:
-    """The file of a chunk."""
-    return "/".join([name, "c", *map(str, index)])
+def file_name(array: str, index: tuple[int, ...]) -> str:
+    """The name of a file of an array."""
+    return "/".join([array, "c", *map(str, index)])
 
 
-def read_chunk(path: Path, name: str, index: tuple[int, ...], values: Host) -> None:
-    """Read a chunk of an array. Raise ValueError if it is damaged."""
-    file = path / chunk_name(name, index)
+@contextlib.contextmanager
+def open_array(
+    folder: Path, array: str, index: tuple[int, ...], storage: Storage
+) -> Iterator[Callable[[tuple[int, ...], Host], None]]:
+    """Open a file of an array, and give the function that reads a chunk into an array.
+
+    Errors name the file, and are a ValueError if it is damaged.
+    """
+    path = folder / file_name(array, index)
     try:
-        _core.read_file(file, values.ctypes.data, values.nbytes)
-    except ValueError as error:
-        raise ValueError(f"{file} {error}") from None
+        file = path.open("rb", buffering=0)
     except FileNotFoundError:
-        raise ValueError(f"{file} is missing, expected a file with a chunk") from None
+        raise ValueError(f"{path} is missing, expected a file of an array") from None
+    size = os.fstat(file.fileno()).st_size
+    entries = np.array([(0, size)], "<u8")
+
+    def read(offset: int, stored: int, values: Host, *, is_compressed: bool) -> None:
+        address, nbytes = values.ctypes.data, values.nbytes
+        try:
+            _core.read_chunk(file.fileno(), offset, stored, address, nbytes, is_compressed)
+        except ValueError as error:
+            raise ValueError(f"{path} {error}") from None
+
+    def read_chunk(index: tuple[int, ...], values: Host) -> None:
+        offset, stored = entries[storage.number(index)].tolist()
+        read(offset, stored, values, is_compressed=bool(storage.compression))
+
+    with file, _named_errors(path):
+        if storage.is_sharded:
+            entries = np.empty((math.prod(storage.counts), 2), "<u8")
+            stored = entries.nbytes + CHECKSUM_BYTES
+            read(max(size - stored, 0), stored, entries, is_compressed=False)
+        yield read_chunk
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -15,8 +15,8 @@ from ..._manifest import Info, Json
 from ..arguments.types import Comm, PyTree
 from ..unstructured.plan import Plan as UnstructuredPlan
 from .agreement import Agreement
-from .chunks import Sizes, keys_in, slices_in
-from .folders import read_chunk
+from .chunks import Storage, keys_in, part_of
+from .folders import open_array
 from .leaves import Host, Leaf, check_can_be_made, from_host, from_json
 from .places import Place, RowsPlace, ShardPlace, own_ids
 from .plans import EXPECTED, communicator_of, is_plan, kinds_of, loaded_place
@@ -141,27 +141,30 @@ class _Loading:
     ) -> None:
         array = content["arrays"][name]
         self._agreement, self._folder, self._name = agreement, folder, name
-        self._sizes: Sizes = tuple(array["chunks"])
+        sizes = tuple(array["file_shape"]), tuple(array["chunks"])
+        self._storage = Storage(*sizes, array["compression"])
         self._dtype: str = array["dtype"]
 
     def load(self, place: Place) -> Any:
-        return place.from_chunks(FUNCTION, self.read, self._sizes, self._dtype)
+        return place.from_files(FUNCTION, self.read, self._storage.file, self._dtype)
 
     def read(self, box: Sequence[range]) -> Host:
         """The values in a box."""
         start = tuple(points.start for points in box)
         values = np.zeros(tuple(map(len, box)), self._dtype)
-        for index, part in keys_in(box, self._sizes):
-            within: Any = ..., *slices_in(part, start)
-            target = values[within]  # also without axes an array
-            with self._agreement.attempt():
-                if target.shape == self._sizes and target.flags.c_contiguous:
-                    read_chunk(self._folder, self._name, index, target)
-                    continue
-                chunk = np.empty(self._sizes, self._dtype)
-                read_chunk(self._folder, self._name, index, chunk)
-                first = tuple(k * size for k, size in zip(index, self._sizes, strict=True))
-                target[...] = chunk[slices_in(part, first)]
+        file, chunk = self._storage.file, self._storage.chunk
+        for index, part in keys_in(box, file):
+            opened = open_array(self._folder, self._name, index, self._storage)
+            with self._agreement.attempt(), opened as read_chunk:
+                for of_chunk, points in keys_in(part, chunk):
+                    target = part_of(values, points, start)
+                    if target.shape == chunk and target.flags.c_contiguous:
+                        read_chunk(of_chunk, target)
+                        continue
+                    whole = np.empty(chunk, self._dtype)
+                    read_chunk(of_chunk, whole)
+                    first = tuple(k * n for k, n in zip(of_chunk, chunk, strict=True))
+                    target[...] = part_of(whole, points, first)
         return values
 
 

@@ -23,12 +23,12 @@ from ..arguments.types import Comm, PyTree
 from ..forks import at_exit
 from . import zarr
 from .agreement import Agreement
-from .chunks import chunks_of, own_copy
+from .chunks import Storage, files_of, own_copy
 from .folders import (
     Files,
     Lease,
     check_visible,
-    chunk_name,
+    file_name,
     replace_file,
     report,
     reports,
@@ -36,7 +36,14 @@ from .folders import (
 )
 from .leaves import ZARR_TYPES, Host, leaf_of, names_of
 from .plans import EXPECTED, communicator_of, is_plan
-from .save import SIZES, StoredArray, checked_path, is_chunks, stored_arrays
+from .save import (
+    SIZES,
+    StoredArray,
+    checked_compression,
+    checked_path,
+    is_chunks,
+    stored_arrays,
+)
 from .trees import Structure, flatten, prefix_leaves
 
 if TYPE_CHECKING:
@@ -56,9 +63,9 @@ _LAST_WAIT = 60.0
 
 
 class Step(NamedTuple):
-    """The chunks that this process writes of a step, and the time of the step."""
+    """The files that this process writes of a step, and the time of the step."""
 
-    chunks: list[tuple[str, tuple[int, ...], Host]]
+    files: list[tuple[str, tuple[int, ...], Host, Storage]]
     time: float
 
 
@@ -67,16 +74,22 @@ class Variable(NamedTuple):
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
-    chunks: tuple[int, ...]
+    storage: Storage
     dtype: str
     grows: bool
 
     def metadata(self, times: int) -> dict[str, Json]:
         """The metadata of the array with a number of times."""
         if not self.grows:
-            return zarr.array_metadata(self.shape, self.chunks, self.dtype, self.dims, {})
-        shape, chunks = (times, *self.shape), (1, *self.chunks)
-        return zarr.array_metadata(shape, chunks, self.dtype, (TIME, *self.dims), {})
+            return zarr.array_metadata(self.shape, self.storage, self.dtype, self.dims, {})
+        file, chunk, compression = self.storage
+        return zarr.array_metadata(
+            (times, *self.shape),
+            Storage((1, *file), (1, *chunk), compression),
+            self.dtype,
+            (TIME, *self.dims),
+            {},
+        )
 
 
 class Output:
@@ -97,6 +110,7 @@ class Output:
             arrays with one axis, alike on all processes.
         attrs: Attributes of the whole, such as a title: what JSON can have.
         chunks: The shape of chunks at a time, as for :func:`save`.
+        compression: The compression of chunks, as for :func:`save`.
         overwrite: Whether earlier output of this name may be removed.
         comm (mpi4py.MPI.Comm): The communicator of the processes, as for :func:`save`.
 
@@ -113,6 +127,7 @@ class Output:
         coords: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Json] | None = None,
         chunks: PyTree = None,
+        compression: str | None = None,
         overwrite: bool = False,
         comm: Comm = None,
     ) -> None:
@@ -126,6 +141,7 @@ class Output:
             token = ""
             with agreement.attempt():
                 self.path = checked_path(NAME, path)
+                self._compression = checked_compression(NAME, compression)
                 self._coords = _coordinates(coords or {})
                 self._attrs = dict(attrs or {})
                 zarr.encode(self._attrs)
@@ -221,13 +237,17 @@ class Output:
             moment = float(self._appended if time is None else time)
         agreement.settle()
         names = names_of(path for path, _ in pairs)
-        arrays = [
-            array
-            for array in stored_arrays(
-                agreement, pairs, leaves, plans, sizes, has_edges=False, names=names
-            )
-            if array is not None
-        ]
+        stored = stored_arrays(
+            agreement,
+            pairs,
+            leaves,
+            plans,
+            sizes,
+            self._compression,
+            has_edges=False,
+            names=names,
+        )
+        arrays = [array for array in stored if array is not None]
         with agreement.attempt():
             variables = self._described(arrays, dims)
             if self._structure is not None and variables != self._variables:
@@ -235,24 +255,30 @@ class Output:
         agreement.settle()
         agreement.compare(
             [
-                {"path": f" {array.name}", "time": moment, "shape": array.place.shape}
+                {
+                    "path": f" {array.name}",
+                    "time": moment,
+                    "shape": array.place.shape,
+                    "chunks": array.storage.chunk,
+                    "compression": array.storage.compression,
+                }
                 for array in arrays
             ]
         )
         if self._structure is None:
             self._structure, self._variables = structure, variables
-        chunks = []
+        files = []
         for array in arrays:
             grows = variables[array.name].grows
             if not (grows or self._appended == 0):
                 continue
-            for block in array.place.to_chunks(APPEND, array.values, array.sizes):
-                for index, values in chunks_of(block, array.sizes):
+            for block in array.place.to_files(APPEND, array.values, array.storage.file):
+                for index, values in files_of(block, array.storage.file):
                     at = (self._appended, *index) if grows else index
-                    chunks.append((array.name, at, own_copy(values)))
+                    files.append((array.name, at, own_copy(values), array.storage))
         self._appended += 1
         with self._changed:
-            self._steps.append(Step(chunks, moment))
+            self._steps.append(Step(files, moment))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -347,8 +373,8 @@ class Output:
         number, rank = self._written + 1, self._agreement.rank
         self._files.written.clear()
         try:
-            for name, index, values in step.chunks:
-                self._files.write_chunk(name, index, values)
+            for file in step.files:
+                self._files.write_array(*file)
             report(self._folder, rank, {"number": number})
         except Exception as error:
             with contextlib.suppress(OSError):
@@ -367,7 +393,7 @@ class Output:
         """Write what does not grow."""
         for name, values in self._coords.items():
             if len(values):
-                self._files.write_chunk(name, (0,), values)
+                self._files.write_array(name, (0,), values, _one_chunk(len(values)))
         self._write_metadata()
 
     def _complete(self, moment: float) -> None:
@@ -379,17 +405,18 @@ class Output:
         times[: len(recent)] = recent
         checksum = _core.checksum(times.tobytes()).to_bytes(CHECKSUM_BYTES, "little")
         (self.path / TIME / "c").mkdir(parents=True, exist_ok=True)
-        replace_file(self.path / chunk_name(TIME, (first,)), times.tobytes() + checksum)
+        replace_file(self.path / file_name(TIME, (first,)), times.tobytes() + checksum)
         self._write_metadata()
 
     def _write_metadata(self) -> None:
         count = len(self._times)
         metadata = {name: each.metadata(count) for name, each in self._variables.items()}
-        metadata[TIME] = zarr.array_metadata((count,), (TIMES,), "float64", [TIME], {})
+        storage = _one_chunk(TIMES)
+        metadata[TIME] = zarr.array_metadata((count,), storage, "float64", [TIME], {})
         for name, values in self._coords.items():
             size, dtype = len(values), values.dtype.name
             metadata[name] = zarr.array_metadata(
-                (size,), (max(size, 1),), dtype, [name], {}
+                (size,), _one_chunk(size), dtype, [name], {}
             )
         for name, each in metadata.items():
             (self.path / name).mkdir(exist_ok=True)
@@ -433,9 +460,14 @@ class Output:
                 )
             grows = array.ids != array.name
             variables[array.name] = Variable(
-                all_names, shape, array.sizes, array.dtype, grows
+                all_names, shape, array.storage, array.dtype, grows
             )
         return variables
+
+
+def _one_chunk(size: int) -> Storage:
+    """The storage of an array with one axis, of one chunk."""
+    return Storage((max(size, 1),), (max(size, 1),))
 
 
 def _written_as(function: str, path: str, value: Any) -> Any:

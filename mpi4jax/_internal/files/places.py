@@ -1,7 +1,7 @@
-"""Where arrays live: how the values of a leaf go to the processes that write its chunks.
+"""Where arrays live: how the values of a leaf go to the processes that write its files.
 
 Each kind of plan has a place, which knows the shape of the whole array, and the points that
-this process has. Saving is a move to the chunks of processes, and loading the move back.
+this process has. Saving is a move to the files of processes, and loading the move back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..grids.redistribution import Redistribution
 from ..unstructured.on_ranks import RankRows
 from ..unstructured.plan import Plan as UnstructuredPlan
 from ..unstructured.setup_messages import Routes, update
-from .chunks import Block, ChunkAxis, Sizes
+from .chunks import Block, FileAxis, Sizes, round_up
 from .leaves import Host
 
 #: Reads a box of an array of a file.
@@ -77,20 +77,30 @@ class Place(ABC):
     def largest(self) -> tuple[int, ...]:
         """The size of the largest part of a process along each axis."""
 
+    def file_sizes(self, chunk: Sizes, default: Sizes) -> Sizes:
+        """The sizes of files with whole chunks: as large as the largest part of a process.
+
+        Arguments:
+            chunk: The sizes of chunks.
+            default: Those that they have if nothing else is asked for.
+
+        """
+        return round_up(self.largest, chunk)
+
     def check_chunks(self, sizes: Sizes) -> None:  # noqa: B027  # most take any
         """Raise ValueError if chunks can't have these sizes."""
 
     @abstractmethod
-    def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
-        """The blocks of whole chunks that this process writes."""
+    def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
+        """The blocks of whole files of these sizes that this process writes."""
 
     @abstractmethod
-    def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
+    def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
         """The part of this process. Others read, too: all call this together."""
 
 
 class WholePlace(Place):
-    """The place of an array that all processes have. They write its chunks in turn."""
+    """The place of an array that all processes have. They write its files in turn."""
 
     kind = "None"
 
@@ -109,7 +119,11 @@ class WholePlace(Place):
         return self.shape
 
     @override
-    def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
+    def file_sizes(self, chunk: Sizes, default: Sizes) -> Sizes:
+        return round_up(default, chunk)
+
+    @override
+    def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
         counts = [-(-n // size) for n, size in zip(self.shape, sizes, strict=True)]
         rank, size = self._comm.Get_rank(), self._comm.Get_size()
         blocks = []
@@ -121,7 +135,7 @@ class WholePlace(Place):
         return blocks
 
     @override
-    def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
+    def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         inner = [
             range(low, n - high)
             for n, (low, high) in zip(self.shape, self.edges, strict=True)
@@ -147,12 +161,12 @@ class _Regions(NamedTuple):
     """
 
     #: The regions: "own" points, each of one process, all "local" ones, with ghosts, or
-    #: those in the "chunks" of a process.
+    #: those in the "files" of a process.
     role: str
     division: Division
     #: For each axis, the points of the file below and above the whole array.
     edges: tuple[tuple[int, int], ...]
-    #: The sizes of chunks.
+    #: The sizes of files.
     sizes: tuple[int, ...]
     #: The sizes of axes behind those of the division.
     behind: tuple[int, ...]
@@ -170,8 +184,8 @@ class _Regions(NamedTuple):
 
     def _spans(self, axis: DividedAxis, coordinate: int) -> tuple[Span, ...]:
         lower, upper = self.edges[axis.position]
-        if self.role == "chunks":
-            return (Span(self._chunk_axis(axis).owned(coordinate), 0),)
+        if self.role == "files":
+            return (Span(self._file_axis(axis).owned(coordinate), 0),)
         if self.role == "own":
             points = self._own(axis, coordinate)
             first = points.start - lower - axis.start(coordinate) + axis.lower
@@ -194,10 +208,10 @@ class _Regions(NamedTuple):
         start = points.start + lower * (not is_first)
         return range(start, points.stop + lower + upper * is_last)
 
-    def _chunk_axis(self, axis: DividedAxis) -> ChunkAxis:
+    def _file_axis(self, axis: DividedAxis) -> FileAxis:
         starts = [self._own(axis, k).start for k in range(axis.processes)]
         points = axis.points + sum(self.edges[axis.position])
-        return ChunkAxis(points, self.sizes[axis.position], tuple(starts))
+        return FileAxis(points, self.sizes[axis.position], tuple(starts))
 
     def largest(self) -> tuple[int, ...]:
         """The largest number of own points along each axis."""
@@ -248,20 +262,20 @@ class GridPlace(Place):
         return (*self._regions("own", self.shape).largest(), *self._behind)
 
     @override
-    def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
-        own, chunked = (self._regions(role, sizes) for role in ("own", "chunks"))
-        here, there = (regions.region(self._rank) for regions in (own, chunked))
+    def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
+        own, filed = (self._regions(role, sizes) for role in ("own", "files"))
+        here, there = (regions.region(self._rank) for regions in (own, filed))
         start = tuple(spans[0].points.start for spans in there)
         if _points(here) == _points(there):
             return [Block(start, array[_index(here)])]
         block = np.empty(shape_of(there), array.dtype)
-        self._move(array, own, block, chunked)
+        self._move(array, own, block, filed)
         return [Block(start, block)]
 
     @override
-    def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
-        chunked, local = (self._regions(role, sizes) for role in ("chunks", "local"))
-        here, there = (regions.region(self._rank) for regions in (chunked, local))
+    def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
+        filed, local = (self._regions(role, sizes) for role in ("files", "local"))
+        here, there = (regions.region(self._rank) for regions in (filed, local))
         array = read([spans[0].points for spans in here])
         shape = (*self._division.local_shape(self._rank), *self._behind)
         axes = self._division.axes
@@ -269,7 +283,7 @@ class GridPlace(Place):
         if not has_ghosts and _points(here) == _points(there):
             return array
         part = np.zeros(shape, dtype)
-        self._move(array, chunked, part, local)
+        self._move(array, filed, part, local)
         return part
 
     def _move(self, array: Host, before: _Regions, result: Host, after: _Regions) -> None:
@@ -324,15 +338,15 @@ class RowsPlace(Place):
         pairs = zip(self._starts, (*self._starts[1:], self.shape[0]), strict=True)
         return (max(b - a for a, b in pairs), *self.shape[1:])
 
-    def _axis(self, sizes: Sizes) -> ChunkAxis:
-        return ChunkAxis(self.shape[0], sizes[0], self._starts)
+    def _axis(self, sizes: Sizes) -> FileAxis:
+        return FileAxis(self.shape[0], sizes[0], self._starts)
 
-    def _routes(self, axis: ChunkAxis) -> Routes:
+    def _routes(self, axis: FileAxis) -> Routes:
         numbers = np.arange(len(self._positions), dtype=np.int32)
         return Routes(self._comm, numbers, axis.owners(self._positions))
 
     @override
-    def to_chunks(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
+    def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
         axis = self._axis(sizes)
         owned = axis.owned(self._comm.Get_rank())
         routes = self._routes(axis)
@@ -343,7 +357,7 @@ class RowsPlace(Place):
         return [Block((owned.start, *(0 for _ in self.shape[1:])), block)]
 
     @override
-    def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
+    def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Host:
         axis = self._axis(sizes)
         owned = axis.owned(self._comm.Get_rank())
         block = read([owned, *map(range, self.shape[1:])])
@@ -479,7 +493,7 @@ class ShardPlace(Place):
         return {device: box for box, device in first.items() if device.process_index == own}
 
     @override
-    def to_chunks(self, function: str, array: Any, sizes: Sizes) -> list[Block]:
+    def to_files(self, function: str, array: Any, sizes: Sizes) -> list[Block]:
         owned, behind = self._owned(), (0,) * len(self.behind)
         return [
             Block((*(points.start for points in owned[device]), *behind), data)
@@ -488,7 +502,7 @@ class ShardPlace(Place):
         ]
 
     @override
-    def from_chunks(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
+    def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
         def shard(index: tuple[slice, ...]) -> Host:
             pairs = zip(_box(index, self._shape), self.edges, strict=False)
             box = [range(part.start + low, part.stop + low) for part, (low, _) in pairs]

@@ -26,7 +26,7 @@ from ..forks import at_exit
 from ..unstructured.plan import Plan as UnstructuredPlan
 from . import zarr
 from .agreement import Agreement
-from .chunks import Sizes, chunks_of, default_sizes, own_copy
+from .chunks import Sizes, Storage, default_sizes, files_of, own_copy
 from .folders import (
     Files,
     Lease,
@@ -48,6 +48,8 @@ SIZES = "None or a tuple of positive sizes"
 
 #: Checkpoints that may be written in the background at a time.
 MAX_OUTSTANDING = 2
+#: Largest size of a chunk in bytes that Blosc compresses.
+_MAX_COMPRESSED = 2**31 - 17
 #: Seconds that a process waits for others at its end, if it does not hear of them.
 _LAST_WAIT = 600.0
 
@@ -57,7 +59,7 @@ class StoredArray(NamedTuple):
 
     name: str
     place: Place
-    sizes: Sizes
+    storage: Storage
     dtype: str
     #: The array of this process, or those of its devices.
     values: Any
@@ -70,7 +72,9 @@ class StoredArray(NamedTuple):
         dims = zarr.dims_of(shape)
         return {
             "shape": shape,
-            "chunks": self.sizes,
+            "file_shape": self.storage.file,
+            "chunks": self.storage.chunk,
+            "compression": self.storage.compression,
             "dtype": self.dtype,
             "dims": [self.ids, *dims[1:]] if self.ids else dims,
             "edges": self.place.edges,
@@ -88,6 +92,7 @@ def save(
     overwrite: bool = False,
     keep: Integer | None = None,
     chunks: PyTree = None,
+    compression: str | None = None,
     comm: Comm = None,
 ) -> None: ...
 @overload
@@ -99,6 +104,7 @@ def save(
     overwrite: bool = False,
     keep: Integer | None = None,
     chunks: PyTree = None,
+    compression: str | None = None,
     wait: bool,
     comm: Comm = None,
 ) -> Saving | None: ...
@@ -110,6 +116,7 @@ def save(
     overwrite: bool = False,
     keep: Integer | None = None,
     chunks: PyTree = None,
+    compression: str | None = None,
     wait: bool = True,
     comm: Comm = None,
 ) -> Saving | None:
@@ -134,9 +141,12 @@ def save(
             whole.
         keep: The number of checkpoints in the same folder, this one included, of which
             older ones are removed afterwards (defaults to all).
-        chunks: The shape of chunks, which are a file each: sizes along the last axes of all
-            arrays, or a prefix of the tree with these as leaves. By default, an array has
-            one chunk for each process, or several where these have more than 64 MiB.
+        chunks: The shape of chunks, the smallest parts that can be read: sizes along the
+            last axes of all arrays, or a prefix of the tree with these as leaves. By
+            default, an array has one chunk for each process, or several where these have
+            more than 64 MiB. Each process writes its chunks of an array into one file.
+        compression: ``"lz4"``, to compress chunks by Blosc, with their bytes shuffled; None
+            to store them as they are.
         wait: Whether the checkpoint is whole when this returns. Otherwise the arrays are
             copied, and written in the background.
         comm (mpi4py.MPI.Comm): The communicator of the processes (defaults to that of the
@@ -148,7 +158,9 @@ def save(
     """
     agreement = Agreement(FUNCTION, communicator_of(FUNCTION, plan, comm))
     try:
-        saving = _started(agreement, path, tree, plan, overwrite, keep, chunks, wait)
+        saving = _started(
+            agreement, path, tree, plan, overwrite, keep, chunks, compression, wait
+        )
     except Exception:
         agreement.free()
         raise
@@ -166,6 +178,7 @@ def _started(
     overwrite: bool,
     keep: Integer | None,
     chunks: PyTree,
+    compression: str | None,
     wait: bool,
 ) -> Saving:
     _end_finished(agreement)
@@ -176,12 +189,13 @@ def _started(
             raise ValueError(
                 f"{FUNCTION} got {kept} for argument `keep`, expected 1 or more checkpoints"
             )
+        codec = checked_compression(FUNCTION, compression)
         structure, pairs = flatten(FUNCTION, tree)
         leaves = [leaf_of(FUNCTION, path, value) for path, value in pairs]
         plans = prefix_leaves(FUNCTION, "plan", plan, structure, is_plan, EXPECTED)
         shapes = prefix_leaves(FUNCTION, "chunks", chunks, structure, is_chunks, SIZES)
     agreement.settle()
-    arrays = stored_arrays(agreement, pairs, leaves, plans, shapes)
+    arrays = stored_arrays(agreement, pairs, leaves, plans, shapes, codec)
     facts = _facts(agreement, pairs, leaves, arrays)
     if not wait:
         _make_room(agreement)
@@ -209,6 +223,13 @@ def checked_path(function: str, path: object) -> Path:
     return absolute
 
 
+def checked_compression(function: str, compression: str | None) -> str:
+    """The name of a compression, empty for none."""
+    if compression not in (None, "lz4"):
+        reject(function, "compression", "None or 'lz4'", compression)
+    return compression or ""
+
+
 def is_chunks(x: object) -> bool:
     return x is None or (
         isinstance(x, (tuple, list))
@@ -223,6 +244,7 @@ def stored_arrays(
     leaves: Sequence[Leaf],
     plans: Sequence[Any],
     shapes: Sequence[Any],
+    compression: str,
     *,
     has_edges: bool = True,
     names: Sequence[str] | None = None,
@@ -260,10 +282,12 @@ def stored_arrays(
             default = default_sizes(place.largest, itemsize)
             chunk = _sizes(default, sizes, place.shape, len(own_axes(leaf)))
             place.check_chunks(chunk)
+            storage = Storage(place.file_sizes(chunk, default), chunk, compression)
+            _check_size(function, name, math.prod(chunk) * itemsize, compression)
             of_rows = ""
             if isinstance(plan, UnstructuredPlan) and np.ndim(value):
-                of_rows = _add_ids(agreement, ids, plan, names)
-            arrays.append(StoredArray(name, place, chunk, dtype, value, of_rows))
+                of_rows = _add_ids(agreement, ids, plan, names, compression)
+            arrays.append(StoredArray(name, place, storage, dtype, value, of_rows))
     agreement.settle()
     return [*arrays, *ids.values()]
 
@@ -279,11 +303,20 @@ def _sizes(
     return tuple(max(min(size, points), 1) for size, points in pairs)
 
 
+def _check_size(function: str, name: str, size: int, compression: str) -> None:
+    if compression and size > _MAX_COMPRESSED:
+        raise ValueError(
+            f"{function} got chunks of {size} bytes for the array {name!r}, expected up to "
+            f"{_MAX_COMPRESSED} with `compression`: choose smaller ones by `chunks`"
+        )
+
+
 def _add_ids(
     agreement: Agreement,
     ids: dict[int, StoredArray],
     plan: UnstructuredPlan,
     names: Sequence[str],
+    compression: str,
 ) -> str:
     """The name of the array with the ids of a plan's rows. It is one of the arrays then."""
     own = own_ids(plan)
@@ -300,8 +333,9 @@ def _add_ids(
         values[plan.owned_rows] = own
         leaf = Leaf("numpy", str(own.dtype))
         place = saved_place(agreement, "", leaf, values, plan)()
-        sizes = default_sizes(place.largest, own.dtype.itemsize)
-        ids[id(plan)] = StoredArray(name, place, sizes, str(own.dtype), values, name)
+        chunk = default_sizes(place.largest, own.dtype.itemsize)
+        storage = Storage(place.file_sizes(chunk, chunk), chunk, compression)
+        ids[id(plan)] = StoredArray(name, place, storage, str(own.dtype), values, name)
     return ids[id(plan)].name
 
 
@@ -322,7 +356,8 @@ def _facts(
         more: dict[str, Json] = {
             "path": path,
             "shape": array.place.shape,
-            "chunks": array.sizes,
+            "chunks": array.storage.chunk,
+            "compression": array.storage.compression,
         }
         if array.place.kind == "None":
             values = np.ascontiguousarray(array.values)
@@ -382,7 +417,7 @@ class Saving:
             check_visible(agreement.function, folder, token)
         agreement.settle()
         self._files = Files(folder)
-        self._pending: list[tuple[str, tuple[int, ...], Host]] = []
+        self._pending: list[tuple[str, tuple[int, ...], Host, Storage]] = []
         self._thread: threading.Thread | None = None
         #: The thread of the previous checkpoint, if that is still being written.
         self._earlier = _outstanding[-1]._thread if _outstanding else None
@@ -402,14 +437,15 @@ class Saving:
         for array in arrays:
             if array is None:
                 continue
-            blocks = array.place.to_chunks(agreement.function, array.values, array.sizes)
-            for block in blocks:
-                for index, values in chunks_of(block, array.sizes):
+            storage, function = array.storage, agreement.function
+            for block in array.place.to_files(function, array.values, storage.file):
+                for index, values in files_of(block, storage.file):
                     if at_once and not agreement.has_failed:
                         with agreement.attempt():
-                            self._files.write_chunk(array.name, index, values)
+                            self._files.write_array(array.name, index, values, storage)
                     elif not at_once:
-                        self._pending.append((array.name, index, own_copy(values)))
+                        kept = own_copy(values)
+                        self._pending.append((array.name, index, kept, storage))
         if at_once:
             self._failure, agreement.failure = agreement.failure, None
 
@@ -422,7 +458,7 @@ class Saving:
     def _run(self) -> None:
         try:
             while self._pending:
-                self._files.write_chunk(*self._pending.pop(0))
+                self._files.write_array(*self._pending.pop(0))
         except Exception as error:
             self._failure = error
             self._pending.clear()
@@ -478,10 +514,13 @@ class Saving:
             }
             if leaf and leaf["dtype"] != array["dtype"]:
                 attributes["bits_of"] = leaf["dtype"]
-            shape, chunks, dtype, dims = (
-                array[key] for key in ("shape", "chunks", "dtype", "dims")
+            shape, dtype, dims, *storage = (
+                array[key]
+                for key in ("shape", "dtype", "dims", "file_shape", "chunks", "compression")
             )
-            metadata[name] = zarr.array_metadata(shape, chunks, dtype, dims, attributes)
+            metadata[name] = zarr.array_metadata(
+                shape, Storage(*storage), dtype, dims, attributes
+            )
             files.write_bytes(f"{name}/{zarr.METADATA}", zarr.encode(metadata[name]))
         group = zarr.encode(zarr.group_metadata(metadata, {}))
         files.write_bytes(zarr.METADATA, group)

@@ -1,6 +1,10 @@
 //! Files with a checksum.
 
+use std::ffi::c_int;
+use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
 use std::slice;
 
@@ -9,25 +13,34 @@ use pyo3::prelude::*;
 
 use crate::files::{self, Damage};
 
-/// The system's error about a file, of the class that Python has for it.
-fn of_system(error: &io::Error, path: &Path) -> PyErr {
+/// The system's error about a file, of the class that Python has for it. Python adds the name of a file
+/// that it has open.
+fn of_system(error: &io::Error, path: Option<&Path>) -> PyErr {
     let text = error.to_string();
     let text = text.split(" (os error ").next().unwrap_or(&text);
     let code = error.raw_os_error().unwrap_or(libc::EIO);
-    PyOSError::new_err((code, text.to_owned(), path.to_owned()))
+    match path {
+        Some(path) => PyOSError::new_err((code, text.to_owned(), path.to_owned())),
+        None => PyOSError::new_err((code, text.to_owned())),
+    }
 }
 
-/// The error for a damaged file. Its text goes on behind the name of the file.
-fn of_damage(damage: Damage, path: &Path) -> PyErr {
-    match damage {
-        Damage::Io(error) => of_system(&error, path),
-        Damage::Size(found, expected) => PyValueError::new_err(format!(
-            "has {found} bytes and a checksum, expected {expected} bytes and a checksum"
-        )),
-        Damage::Checksum(found, expected) => PyValueError::new_err(format!(
-            "is damaged: the checksum of its bytes is {found:08x}, expected {expected:08x}"
-        )),
-    }
+/// The error for a damaged chunk. Its text goes on behind the name of the file.
+fn of_damage(damage: Damage) -> PyErr {
+    PyValueError::new_err(match damage {
+        Damage::Io(error) => return of_system(&error, None),
+        Damage::Size(found, expected) => {
+            format!("has {found} bytes and a checksum, expected {expected} bytes and a checksum")
+        }
+        Damage::Checksum(found, expected) => {
+            format!("is damaged: the checksum of its bytes is {found:08x}, expected {expected:08x}")
+        }
+        Damage::Compression(expected) => format!(
+            "is damaged: a chunk of it can't be decompressed to the {expected} bytes that \
+             were expected"
+        ),
+        Damage::End => "is damaged: it ends within a chunk".to_owned(),
+    })
 }
 
 /// The CRC-32C of some bytes.
@@ -42,49 +55,79 @@ pub fn checksum_at(py: Python<'_>, address: usize, size: usize) -> u32 {
     py.detach(|| files::checksum(read_only(address, size)))
 }
 
-/// Writes the bytes at an address, and then their checksum, into a file. Gives the checksum.
+/// The CRC-32C of some bytes and `size` more, by the checksums of both.
 #[pyfunction]
-pub fn write_file(
-    py: Python<'_>,
-    path: PathBuf,
-    address: usize,
-    size: usize,
-    will_be_synced: bool,
-) -> PyResult<u32> {
-    py.detach(|| files::write(&path, read_only(address, size), will_be_synced))
-        .map_err(|error| of_system(&error, &path))
+pub fn combine_checksums(first: u32, second: u32, size: usize) -> u32 {
+    files::combine_checksums(first, second, size)
 }
 
-/// Reads the bytes of a file to an address, and compares their checksum with the one behind them.
+/// The CRC-32C of all bytes of a file.
 #[pyfunction]
-pub fn read_file(py: Python<'_>, path: PathBuf, address: usize, size: usize) -> PyResult<()> {
+pub fn file_checksum(py: Python<'_>, path: PathBuf) -> PyResult<u32> {
+    py.detach(|| files::file_checksum(&path))
+        .map_err(|error| of_system(&error, Some(&path)))
+}
+
+/// Writes the bytes at an address, and then their checksum, into an open file. They are compressed if
+/// `element` is the size of their elements, and not 0. Gives the size and the checksum of what was written.
+#[pyfunction]
+pub fn write_chunk(
+    py: Python<'_>,
+    file: c_int,
+    offset: u64,
+    address: usize,
+    size: usize,
+    element: usize,
+) -> PyResult<(u64, u32)> {
+    let element = (element > 0).then_some(element);
+    let write = || files::write(&opened(file), offset, read_only(address, size), element);
+    let written = py.detach(write).map_err(|error| of_system(&error, None))?;
+    Ok((written.size, written.checksum))
+}
+
+/// Lets the system put an open file on the disk while the program goes on.
+#[pyfunction]
+pub fn start_writeback(file: c_int) {
+    files::start_writeback(&opened(file));
+}
+
+/// Reads a chunk of an open file to an address. With its checksum, it has `stored` bytes there.
+#[pyfunction]
+pub fn read_chunk(
+    py: Python<'_>,
+    file: c_int,
+    offset: u64,
+    stored: u64,
+    address: usize,
+    size: usize,
+    is_compressed: bool,
+) -> PyResult<()> {
     let bytes: &mut [u8] = match size {
         0 => &mut [],
         // SAFETY: Python passes the address and the size of an array of its own, and keeps it.
         _ => unsafe { slice::from_raw_parts_mut(address as *mut u8, size) },
     };
-    py.detach(|| files::read(&path, bytes))
-        .map_err(|damage| of_damage(damage, &path))
+    py.detach(|| files::read(&opened(file), offset, stored, bytes, is_compressed))
+        .map_err(of_damage)
 }
 
-/// Compares the checksum of a file of `size` bytes with the one behind them.
-#[pyfunction]
-pub fn verify_file(py: Python<'_>, path: PathBuf, size: u64) -> PyResult<()> {
-    py.detach(|| files::verify(&path, size))
-        .map_err(|damage| of_damage(damage, &path))
+/// A file that Python has open, and keeps open.
+fn opened(file: c_int) -> ManuallyDrop<File> {
+    // SAFETY: the file is open during the call, and is not closed by its end.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(file) })
 }
 
 /// Puts a file, or the names of the files in a folder, on the disk.
 #[pyfunction]
 pub fn sync_path(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     py.detach(|| files::sync(&path))
-        .map_err(|error| of_system(&error, &path))
+        .map_err(|error| of_system(&error, Some(&path)))
 }
 
 /// Swaps two names in one step. Gives whether the file system can do this.
 #[pyfunction]
 pub fn swap_names(a: PathBuf, b: PathBuf) -> PyResult<bool> {
-    files::swap(&a, &b).map_err(|error| of_system(&error, &b))
+    files::swap(&a, &b).map_err(|error| of_system(&error, Some(&b)))
 }
 
 /// The bytes of an array of NumPy's.

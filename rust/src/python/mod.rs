@@ -78,7 +78,8 @@ mod _core {
 
     #[pymodule_export]
     use super::files::{
-        checksum, checksum_at, read_file, swap_names, sync_path, verify_file, write_file,
+        checksum, checksum_at, combine_checksums, file_checksum, read_chunk, start_writeback,
+        swap_names, sync_path, write_chunk,
     };
 
     #[pymodule_init]

@@ -227,14 +227,14 @@ def test_the_order_of_checkpoints_in_the_background(folder):
 def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch):
     from mpi4jax._internal.files.folders import Files
 
-    write = Files.write_chunk
+    write = Files.write_array
 
     def fail(self, *args):
         if RANK == SIZE - 1:
             raise OSError(28, "No space left on device: /some/file")
         write(self, *args)
 
-    monkeypatch.setattr(Files, "write_chunk", fail)
+    monkeypatch.setattr(Files, "write_array", fail)
     saving = files.save(folder / "a", field(), PLAN, wait=False)
     text = "No space left on device: /some/file"
     assert_raises_everywhere(OSError, text, saving.wait)
@@ -391,7 +391,7 @@ def test_chunks(folder):
     files.save(folder / "a", {"x": field(), "y": 0}, PLAN, chunks=(3, 2))
     (array,) = files.info(folder / "a").arrays
     assert array.chunks == (3, 2)
-    assert (folder / "a" / "x" / "c" / "1" / "1").stat().st_size == 3 * 2 * 4 + 4
+    assert len(files_of(folder / "a" / "x")) <= SIZE
     np.testing.assert_array_equal(files.load(folder / "a", PLAN)["x"], field())
     text = "`chunks\\['x'\\]` must be None or a tuple"
     assert_raises_everywhere(
@@ -399,11 +399,76 @@ def test_chunks(folder):
     )
 
 
-def test_one_file_for_each_process(folder):
-    """Parts differ by a row, and chunks do not."""
+def files_of(array):
+    return [path for path in (array / "c").rglob("*") if path.is_file()]
+
+
+def test_one_file_for_each_process(folder, monkeypatch):
+    """Parts differ by a row, and files do not."""
+    from mpi4jax._internal.files import chunks
+
     files.save(folder / "a", field(), pencil_plan())
-    count = len(os.listdir(folder / "a" / "value" / "c"))
-    assert count == SIZE
+    assert len(files_of(folder / "a" / "value")) == SIZE
+    comm.Barrier()
+    monkeypatch.setattr(chunks, "LARGEST", 8)
+    files.save(folder / "b", field(), pencil_plan())
+    assert len(files_of(folder / "b" / "value")) == SIZE
+    assert files.info(folder / "b").arrays[0].chunks == (1, 1)
+
+
+@pytest.mark.parametrize("chunks", [None, (50, 30)])
+def test_compression(folder, chunks):
+    plan = halo.Plan(GRID, 1, axes=[-2], shape=[200 * CELLS])
+    x = np.arange(200 * CELLS * 40, dtype=np.float32).reshape(200 * CELLS, 40) // 100
+    x = plan.scatter(x)
+    sizes = {}
+    for compression in (None, "lz4"):
+        path = folder / f"{compression}"
+        files.save(path, x, plan, chunks=chunks, compression=compression)
+        np.testing.assert_array_equal(files.load(path, plan), x)
+        found = files.info(path, verify=True)
+        assert not found.damage
+        sizes[compression] = found.nbytes
+    assert sizes["lz4"] < sizes[None] / 2
+
+
+def test_arguments_of_compression(folder):
+    for function in (files.save, files.Output):
+        arguments = (field(), PLAN) if function is files.save else (PLAN,)
+        text = "`compression` must be None or 'lz4'"
+        with pytest.raises(TypeError, match=text):
+            function(folder / "a", *arguments, compression="zip")
+    if SIZE > 1:
+        text = "`tree` the compression  on rank 0 and lz4 on rank 1"
+        with pytest.raises(ValueError, match=text):
+            files.save(
+                folder / "a", field(), PLAN, compression="lz4" if RANK == 1 else None
+            )
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_damage_of_chunks(folder, compression):
+    """Each byte of a file belongs to a chunk, to the index or to a checksum."""
+    path = folder / "a"
+    files.save(path, field(), PLAN, chunks=(2, 2), compression=compression)
+    comm.Barrier()
+    file = max(files_of(path / "value"))
+    whole = file.read_bytes()
+    comm.Barrier()
+    for at in np.random.default_rng(3).integers(len(whole), size=20):
+        if RANK == 0:
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        comm.Barrier()
+        assert "is damaged: its checksum is" in files.info(path, verify=True).damage[0]
+        assert_raises_everywhere(ValueError, f"{file} is damaged", files.load, path, PLAN)
+        if RANK == 0:
+            file.write_bytes(whole[:at])
+        comm.Barrier()
+        assert_raises_everywhere(ValueError, f"{file} ", files.load, path, PLAN)
+    if RANK == 0:
+        file.write_bytes(whole)
+    comm.Barrier()
+    np.testing.assert_array_equal(files.load(path, PLAN), field())
 
 
 def pencil_plan():
@@ -413,7 +478,9 @@ def pencil_plan():
 # Other programs.
 
 
-def test_other_readers(folder):
+@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize("chunks", [None, (2, 2)])
+def test_other_readers(folder, chunks, compression):
     zarr = pytest.importorskip("zarr")
     xarray = pytest.importorskip("xarray")
     tree = {
@@ -423,7 +490,8 @@ def test_other_readers(folder):
         "short": jnp.arange(3, dtype=jnp.bfloat16),
         "n": np.array(5),
     }
-    files.save(folder / "a", tree, {**dict.fromkeys(tree), "u": PLAN}, chunks=(2, 2))
+    plans = {**dict.fromkeys(tree), "u": PLAN}
+    files.save(folder / "a", tree, plans, chunks=chunks, compression=compression)
     group = zarr.open_group(folder / "a", mode="r")
     np.testing.assert_array_equal(group["u"][1:-1], WHOLE)
     for name in ("b", "z", "n"):
@@ -505,14 +573,14 @@ def append_until_it_is_known(output):
 def test_output_that_can_not_be_written(folder, monkeypatch):
     from mpi4jax._internal.files.folders import Files
 
-    write = Files.write_chunk
+    write = Files.write_array
 
-    def fail(self, name, index, values):
+    def fail(self, name, index, *args):
         if RANK == SIZE - 1 and index[0] == 2:
             raise OSError(28, "No space left on device: /some/file")
-        write(self, name, index, values)
+        write(self, name, index, *args)
 
-    monkeypatch.setattr(Files, "write_chunk", fail)
+    monkeypatch.setattr(Files, "write_array", fail)
     output = files.Output(folder / "run.zarr", PLAN, dims=("y", "x"))
     with pytest.raises(OSError, match="No space left"):
         append_until_it_is_known(output)
