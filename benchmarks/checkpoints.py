@@ -44,6 +44,7 @@ def checkpoints(effort: Effort) -> Samples:
             if SIZE > 1:
                 cases |= cases_of(folder, sharding, 64 * effort.largest // ROW)
             seconds_by_case = take_turns(cases, effort, effort.loop_rounds)
+            seconds_by_case["compressed size"] = [compressed_size(folder)]
             samples |= {f"{place}, {case}": s for case, s in seconds_by_case.items()}
     return samples
 
@@ -151,12 +152,25 @@ def cases_of_output(folder: Path) -> dict[str, Thunk]:
             state = jax.block_until_ready(solve(state, step, step + 10))
             append(dict(zip(("eta", "u", "v"), state[0], strict=True)), step)
 
-    def run_with_output() -> None:
-        path = folder / f"run {next(numbers)}"
-        with files.Output(path, grid.plan) as output:
+    def run_with_output(compression: str | None = None) -> None:
+        path = folder / f"run {next(numbers)} {compression}"
+        with files.Output(path, grid.plan, compression=compression) as output:
             run(output.append)
 
-    return {"steps": lambda: run(lambda *_: None), "steps, output": run_with_output}
+    return {
+        "steps": lambda: run(lambda *_: None),
+        "steps, output": run_with_output,
+        "steps, compressed": lambda: run_with_output("lz4"),
+    }
+
+
+def compressed_size(folder: Path) -> float:
+    """The size of compressed output, as a part of that of plain output."""
+    plain, compressed = (
+        sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+        for run in (next(folder.glob(f"run * {name}")) for name in (None, "lz4"))
+    )
+    return compressed / plain
 
 
 def pair(

@@ -547,6 +547,10 @@ def output(r: Results) -> list[Row]:
             "with output / alone": r.ratio(
                 name, OURS, f"{place}, steps, output", f"{place}, steps"
             ),
+            "compressed / alone": r.ratio(
+                name, OURS, f"{place}, steps, compressed", f"{place}, steps"
+            ),
+            "size, compressed / not": number(r, name, OURS, f"{place}, compressed size"),
         }
         for (name, ranks), place in itertools.product(
             by_ranks(r, "checkpoints"), ("tmpfs", "disk")
