@@ -14,9 +14,9 @@ is periodic in x and has free-slip walls in y. Each process has a rectangle of i
 one ring of ghost cells that it gets from its neighbours in every step. The picture needs
 matplotlib; --no-plot does without.
 
-With --files FOLDER, all fields are written to FOLDER/from_00.zarr while the run goes on,
-and checkpoints beside them. With --restart, too, it goes on from the newest checkpoint, on
-any number of processes.
+With --files FOLDER, all fields are written to FOLDER/shallow_water.zarr while the run goes
+on, and checkpoints beside them. With --restart, too, it goes on from the newest checkpoint,
+on any number of processes.
 """
 
 from __future__ import annotations
@@ -261,13 +261,13 @@ def draw(grid: Grid, snapshots: list, path: str) -> None:
 
 
 def output_of(
-    grid: Grid, folder: Path | None, first: int
+    grid: Grid, folder: Path | None, restarted_at: float | None
 ) -> contextlib.AbstractContextManager[files.Output | None]:
-    """The output of this run, from its first mark on, if there is to be any."""
+    """The output of this run, or of an earlier one that goes on, if there is to be any."""
     if folder is None:
         return contextlib.nullcontext()
     return files.Output(
-        folder / f"from_{first:02}.zarr",
+        folder / "shallow_water.zarr",
         grid.plan,
         dims=("y", "x"),
         coords={
@@ -275,7 +275,8 @@ def output_of(
             "y": (np.arange(grid.ny) + 0.5) * grid.dy,
         },
         attrs={"title": "An unstable jet"},
-        overwrite=True,
+        overwrite=restarted_at is None,
+        after=restarted_at,
     )
 
 
@@ -336,14 +337,15 @@ def main() -> int:
     chunks = 1 if args.benchmark else 48
     marks = [steps * n // chunks for n in range(chunks + 1)]
     snapshot_chunks = [chunks * n // (SNAPSHOTS - 1) for n in range(1, SNAPSHOTS)]
-    first = 0
+    first, restarted_at = 0, None
     plan = {"mark": None, "state": (grid.plan, grid.plan_of_own, grid.plan_of_own)}
     if args.files and args.restart and (newest := files.latest(args.files / "restart")):
         loaded = files.load(newest, plan, like={"mark": first, "state": state})
         first, state = loaded["mark"], loaded["state"]
+        restarted_at = marks[first] * grid.dt
     snapshots = [(marks[first] * grid.dt / DAY, collect(grid, state[0]))]
     comm.Barrier()
-    with profiled(args.profile), output_of(grid, args.files, first) as output:
+    with profiled(args.profile), output_of(grid, args.files, restarted_at) as output:
         start = time.perf_counter()
         count = chunks - first
         for n in range(count) if args.benchmark else progress(count, "solving"):

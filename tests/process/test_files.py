@@ -188,17 +188,24 @@ RESTARTS = {
 
 @pytest.mark.parametrize("name", RESTARTS)
 def test_restart_of_an_example(name, tmp_path):
-    """The last part of a run, from a checkpoint, ends with the same bits."""
+    """The last part of a run, from a checkpoint, ends with the same bits and output."""
     options, last, tolerance = RESTARTS[name]
     folder, whole = tmp_path / "files", tmp_path / "whole"
     options = *options.split(), f"--files={folder}"
     run_example(name, *options, ranks=2)
     (folder / last).rename(whole)
+    output = bytes_of(folder.glob("*.zarr"))
     run_example(name, *options, "--restart", ranks=2)
+    assert bytes_of(folder.glob("*.zarr")) == output
     assert _manifest.read(folder / last)["files"] == _manifest.read(whole)["files"]
     shutil.rmtree(folder / last)
     run_example(name, *options, "--restart", ranks=3)
     compare(whole, folder / last, tolerance)
+
+
+def bytes_of(folders):
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files}
 
 
 def test_the_finite_elements_write_the_whole_solution(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import shutil
 import sys
@@ -29,6 +31,7 @@ from .folders import (
     Lease,
     check_visible,
     file_name,
+    open_array,
     replace_file,
     report,
     reports,
@@ -78,6 +81,16 @@ class Variable(NamedTuple):
     dtype: str
     grows: bool
 
+    @classmethod
+    def of_metadata(cls, metadata: dict[str, Json]) -> Variable:
+        """The array that has this metadata."""
+        (*dims,), (*shape,) = metadata["dimension_names"], metadata["shape"]
+        storage, grows = zarr.storage_of(metadata), dims[:1] == [TIME]
+        if grows:
+            del dims[0], shape[0]
+            storage = storage._replace(file=storage.file[1:], chunk=storage.chunk[1:])
+        return cls(tuple(dims), tuple(shape), storage, metadata["data_type"], grows)
+
     def metadata(self, times: int) -> dict[str, Json]:
         """The metadata of the array with a number of times."""
         if not self.grows:
@@ -112,6 +125,9 @@ class Output:
         chunks: The shape of chunks at a time, as for :func:`save`.
         compression: The compression of chunks, as for :func:`save`.
         overwrite: Whether earlier output of this name may be removed.
+        after: The time after which output of this name is continued, as by a run that is
+            restarted: its later times are removed. If there is none yet, it begins. The
+            arrays have to be the same, and stay divided into files as they are.
         comm (mpi4py.MPI.Comm): The communicator of the processes, as for :func:`save`.
 
     All processes make it, append and close it together. An error of one of them, while it
@@ -129,6 +145,7 @@ class Output:
         chunks: PyTree = None,
         compression: str | None = None,
         overwrite: bool = False,
+        after: float | None = None,
         comm: Comm = None,
     ) -> None:
         self._plan, self._dims, self._chunks = plan, dims, chunks
@@ -138,30 +155,43 @@ class Output:
         self._variables: dict[str, Variable] = {}
         self._times: list[float] = []
         try:
-            token = ""
+            token, count = "", 0
             with agreement.attempt():
                 self.path = checked_path(NAME, path)
                 self._compression = checked_compression(NAME, compression)
                 self._coords = _coordinates(coords or {})
                 self._attrs = dict(attrs or {})
                 zarr.encode(self._attrs)
+                last = None if after is None else float(after)
+                if last is not None and overwrite:
+                    raise ValueError(
+                        f"{NAME} got `after` and overwrite=True, expected one of them"
+                    )
             agreement.settle()
             names = [*self._coords, *self._attrs]
-            agreement.compare([{"path": f" {name}"} for name in names])
+            facts: list[Json] = [{"path": f" {name}"} for name in names]
+            agreement.compare([*facts, {"path": " after", "time": last}])
             with agreement.attempt():
                 if agreement.rank == 0:
+                    may_exist = overwrite or last is not None
                     self._lease = Lease(
-                        NAME, self.path, overwrite=overwrite, mark=zarr.METADATA
+                        NAME, self.path, overwrite=may_exist, mark=zarr.METADATA
                     )
                     token = self._lease.token
                     if self.path.exists():
-                        shutil.rmtree(self.path)
-                    self.path.mkdir()
+                        if last is None:
+                            shutil.rmtree(self.path)
+                        else:
+                            self._read_earlier(last)
+                        count = len(self._times)
+                    self.path.mkdir(exist_ok=True)
                 self._files = Files(self.path, is_synced=False)
                 if agreement.rank == 0:
                     self._begin()
             agreement.settle()
-            token = agreement.comm.bcast(token)
+            token, count, self._variables = agreement.comm.bcast(
+                (token, count, self._variables)
+            )
             self._folder = writing_name(self.path)
             with agreement.attempt():
                 check_visible(NAME, self._folder, token)
@@ -170,12 +200,12 @@ class Output:
             self._release()
             agreement.free()
             raise
-        self._appended = 0
+        self._appended = count
         self._is_closed = self._has_warned = False
         self._failure: Exception | None = None
         #: The steps to be written, how many have been, and how many are complete.
         self._steps: deque[Step] = deque()
-        self._written = self._completed = 0
+        self._written = self._completed = count
         self._is_ending = self._is_cancelled = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="mpi4jax-files", daemon=True)
@@ -250,8 +280,12 @@ class Output:
         arrays = [array for array in stored if array is not None]
         with agreement.attempt():
             variables = self._described(arrays, dims)
-            if self._structure is not None and variables != self._variables:
-                raise ValueError(_change(self._variables, variables))
+            if self._variables:
+                _check_same(self._variables, variables)
+                variables = self._variables
+                for array in arrays:
+                    file = variables[array.name].storage.file
+                    array.place.check_sizes(file, f"the files of {array.name!r}")
         agreement.settle()
         agreement.compare(
             [
@@ -259,8 +293,7 @@ class Output:
                     "path": f" {array.name}",
                     "time": moment,
                     "shape": array.place.shape,
-                    "chunks": array.storage.chunk,
-                    "compression": array.storage.compression,
+                    "storage": variables[array.name].storage,
                 }
                 for array in arrays
             ]
@@ -272,10 +305,11 @@ class Output:
             grows = variables[array.name].grows
             if not (grows or self._appended == 0):
                 continue
-            for block in array.place.to_files(APPEND, array.values, array.storage.file):
-                for index, values in files_of(block, array.storage.file):
+            storage = variables[array.name].storage
+            for block in array.place.to_files(APPEND, array.values, storage.file):
+                for index, values in files_of(block, storage.file):
                     at = (self._appended, *index) if grows else index
-                    files.append((array.name, at, own_copy(values), array.storage))
+                    files.append((array.name, at, own_copy(values), storage))
         self._appended += 1
         with self._changed:
             self._steps.append(Step(files, moment))
@@ -388,6 +422,41 @@ class Output:
             size = self._agreement.size
             reports(self._folder, size, number, lambda: self._is_cancelled)
             self._complete(step.time)
+
+    def _read_earlier(self, last: float) -> None:
+        """Read what there is of an earlier run, up to a time."""
+        group = json.loads((self.path / zarr.METADATA).read_text())
+        arrays = group.get("consolidated_metadata", {}).get("metadata", {})
+        if not {TIME, *self._coords} <= set(arrays):
+            raise ValueError(
+                f"{NAME} got {self.path} to be continued, which has the arrays "
+                f"{[*arrays]}, expected {[TIME, *self._coords]} among them"
+            )
+        for name, values in self._coords.items():
+            found = self._read(name, arrays[name])
+            if not np.array_equal(found, values, equal_nan=values.dtype.kind in "fc"):
+                raise ValueError(
+                    f"{NAME} got other values for the coordinate {name!r} than "
+                    f"{self.path} has, expected the same"
+                )
+        times = self._read(TIME, arrays[TIME])
+        self._times = [*itertools.takewhile(lambda time: time <= last, times.tolist())]
+        self._variables = {
+            name: Variable.of_metadata(metadata)
+            for name, metadata in arrays.items()
+            if name not in (TIME, *self._coords)
+        }
+
+    def _read(self, name: str, metadata: dict[str, Json]) -> Host:
+        """The values of a coordinate in the file."""
+        (size,), storage = metadata["shape"], zarr.storage_of(metadata)
+        parts = []
+        for first in range(0, size, storage.file[0]):
+            index = (first // storage.file[0],)
+            parts.append(np.zeros(storage.file, metadata["data_type"]))
+            with open_array(self.path, name, index, storage) as read_chunk:
+                read_chunk(index, parts[-1])
+        return np.concatenate([*parts, np.zeros(0, metadata["data_type"])])[:size]
 
     def _begin(self) -> None:
         """Write what does not grow."""
@@ -513,13 +582,20 @@ def _is_dims(x: object) -> bool:
     )
 
 
-def _change(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> str:
-    name = next(name for name in before if before[name] != after.get(name))
-    was, is_now = before[name], after[name]
-    return (
-        f"{APPEND} got an array of type {is_now.dtype} and shape {is_now.shape} for "
-        f"{name!r}, expected type {was.dtype} and shape {was.shape}, as in the first call"
-    )
+def _check_same(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> None:
+    """Raise ValueError if arrays are not the same as before, however they are stored."""
+    if set(before) != set(after):
+        raise ValueError(
+            f"{APPEND} got the arrays {[*after]}, expected {[*before]}, as before"
+        )
+    for name, was in before.items():
+        is_now = after[name]._replace(storage=was.storage)
+        if is_now != was:
+            raise ValueError(
+                f"{APPEND} got an array of type {is_now.dtype} and shape {is_now.shape} "
+                f"for {name!r}, along the axes {list(is_now.dims)}, expected type "
+                f"{was.dtype} and shape {was.shape} along {list(was.dims)}, as before"
+            )
 
 
 #: The output of this process that is not closed.

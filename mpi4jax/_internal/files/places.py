@@ -87,8 +87,8 @@ class Place(ABC):
         """
         return round_up(self.largest, chunk)
 
-    def check_chunks(self, sizes: Sizes) -> None:  # noqa: B027  # most take any
-        """Raise ValueError if chunks can't have these sizes."""
+    def check_sizes(self, sizes: Sizes, of: str) -> None:  # noqa: B027  # most take any
+        """Raise ValueError if what has these sizes, chunks or files, can't have them."""
 
     @abstractmethod
     def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
@@ -475,12 +475,12 @@ class ShardPlace(Place):
         return (*self.sharding.shard_shape(self._shape), *self.behind)
 
     @override
-    def check_chunks(self, sizes: Sizes) -> None:
+    def check_sizes(self, sizes: Sizes, of: str) -> None:
         for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
             if part < points and part % size:
                 raise ValueError(
-                    f"got {sizes} for argument `chunks`, expected divisors of the shape of "
-                    f"a shard, {self.largest}"
+                    f"got {sizes} for {of}, expected divisors of the shape of a shard, "
+                    f"{self.largest}"
                 )
 
     def _owned(self) -> dict[Any, tuple[range, ...]]:

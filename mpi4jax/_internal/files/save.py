@@ -281,7 +281,7 @@ def stored_arrays(
             itemsize = np.dtype(dtype).itemsize
             default = default_sizes(place.largest, itemsize)
             chunk = _sizes(default, sizes, place.shape, len(own_axes(leaf)))
-            place.check_chunks(chunk)
+            place.check_sizes(chunk, "argument `chunks`")
             storage = Storage(place.file_sizes(chunk, default), chunk, compression)
             _check_size(function, name, math.prod(chunk) * itemsize, compression)
             of_rows = ""

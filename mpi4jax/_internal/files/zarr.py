@@ -50,6 +50,18 @@ def array_metadata(
     }
 
 
+def storage_of(metadata: Mapping[str, Json]) -> Storage:
+    """How an array with this metadata is stored, which `array_metadata` has made."""
+    file = chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    codecs = metadata["codecs"]
+    if codecs[0]["name"] == "sharding_indexed":
+        chunk, codecs = (
+            codecs[0]["configuration"][key] for key in ("chunk_shape", "codecs")
+        )
+    names = [each["configuration"]["cname"] for each in codecs if each["name"] == "blosc"]
+    return Storage(tuple(file), tuple(chunk), *names)
+
+
 def _bytes(dtype: str) -> dict[str, Json]:
     """The codec for the bytes of elements."""
     has_order = dtype not in ("bool", "int8", "uint8")

@@ -553,7 +553,7 @@ def test_errors_of_output(folder):
         assert_raises_everywhere(ValueError, text, output.append, {"h": field()})
     with files.Output(path, PLAN, dims=("y", "x"), overwrite=True) as output:
         output.append({"h": field()})
-        text = "type int32 and shape .* for 'h', expected type float32"
+        text = "type int32 and shape .* for 'h', .* expected type float32"
         whole = {"h": field().astype(int)}
         assert_raises_everywhere(ValueError, text, output.append, whole)
         text = "another tree of fields"
@@ -587,6 +587,60 @@ def test_output_that_can_not_be_written(folder, monkeypatch):
     assert_raises_everywhere(OSError, "No space left", output.close)
     metadata = json.loads((folder / "run.zarr" / "h" / "zarr.json").read_text())
     assert metadata["shape"] == [2, CELLS, 3], "the times before are there"
+
+
+@pytest.mark.parametrize("last", [-1.0, 0.7, 9.0])
+def test_output_is_continued(folder, last):
+    """As by a run that is restarted from a checkpoint before the last output."""
+    path, coords = folder / "run.zarr", {"x": np.arange(3) * 0.5}
+    arguments = {"plan": {"h": PLAN, "v": None}, "dims": {"h": ("y", "x"), "v": None}}
+    arguments |= {"coords": coords, "comm": comm}
+    for chunks, moment in [((2, 2), None), (None, last)]:
+        with files.Output(path, chunks=chunks, after=moment, **arguments) as output:
+            done = 0 if moment is None else sum(0.5 * n <= moment for n in range(4))
+            assert repr(output).endswith(f"{done} times>")
+            if moment is not None:
+                comm.Barrier()
+                group = json.loads((path / "zarr.json").read_text())
+                h = group["consolidated_metadata"]["metadata"]["h"]
+                assert h["shape"] == [done, CELLS, 3]
+            for n in range(done, done + 4):
+                output.append(fields_at(n), time=0.5 * n)
+    assert_written(path, done + 4)
+    with files.Output(folder / "new.zarr", after=3.0, **arguments) as output:
+        output.append(fields_at(0))
+    assert_written(folder / "new.zarr", 1)
+
+
+def test_output_that_can_not_be_continued(folder):
+    path, dims = folder / "run.zarr", ("y", "x")
+    coords = {"x": np.arange(3.0)}
+    with files.Output(path, PLAN, dims=dims, coords=coords) as output:
+        output.append({"h": field()})
+
+    def refused(text, **changes):
+        arguments = {"plan": PLAN, "dims": dims, "coords": coords, "after": 0.0, **changes}
+        assert_raises_everywhere(ValueError, text, files.Output, path, **arguments)
+
+    refused("got `after` and overwrite=True", overwrite=True)
+    refused("other values for the coordinate 'x'", coords={"x": np.arange(3.0) + 1})
+    refused("expected .'time', 'y'. among them", coords={"y": np.arange(CELLS)})
+    if SIZE > 1:
+        text = "the time 0.0 on rank 0 and 1.0 on rank 1"
+        with pytest.raises(ValueError, match=text):
+            files.Output(path, PLAN, after=min(RANK, 1))
+    for fields, text in [
+        ({"h": field(), "v": 0}, "got the arrays .'h', 'v'., expected .'h'., as before"),
+        ({"h": field().astype(np.int32)}, "type int32 .* expected type float32"),
+    ]:
+        output = files.Output(path, PLAN, dims=dims, coords=coords, after=0.0)
+        assert_raises_everywhere(ValueError, text, output.append, fields)
+        output.close()
+    with files.Output(path, PLAN, dims=dims, coords=coords, after=0.0) as output:
+        output.append({"h": field() + 1})
+    xarray = xarray_with_zarr()
+    with xarray.open_zarr(path) as dataset:
+        np.testing.assert_array_equal(dataset.h[1], WHOLE + 1)
 
 
 def test_output_of_rows_of_points(folder):
