@@ -62,6 +62,17 @@ def test_shardings(folder, spec):
     np.testing.assert_array_equal(x, rows.scatter(WHOLE))
 
 
+def test_parts_of_a_prime_size(folder, monkeypatch):
+    """Chunks divide them, as a file belongs to one process."""
+    from mpi4jax._internal.files import chunks
+
+    monkeypatch.setattr(chunks, "LARGEST", 64)
+    whole = np.arange(13 * SIZE * 4.0, dtype=np.float32).reshape(13 * SIZE, 4)
+    x = spread(whole, sharding("i"))
+    files.save(folder / "a", x, sharding("i"))
+    assert_equal(files.load(folder / "a", sharding("i")), x)
+
+
 def test_keys(folder):
     keys = jax.random.split(jax.random.key(3), 2 * SIZE)
     data = np.asarray(jax.random.key_data(keys))

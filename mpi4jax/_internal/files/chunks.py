@@ -90,7 +90,9 @@ class FileAxis(NamedTuple):
         return np.searchsorted(firsts, points, side="right") - 1
 
 
-def default_sizes(parts: Sequence[int], itemsize: int) -> Sizes:
+def default_sizes(
+    parts: Sequence[int], itemsize: int, *, divides_parts: bool = False
+) -> Sizes:
     """The sizes of chunks if nothing else is asked for.
 
     The first axes are cut first, so that the parts follow each other in memory.
@@ -98,20 +100,21 @@ def default_sizes(parts: Sequence[int], itemsize: int) -> Sizes:
     Arguments:
         parts: The largest part of a process along each axis.
         itemsize: The bytes of an element.
+        divides_parts: Whether the sizes have to divide those of the parts.
 
     """
     sizes = [max(size, 1) for size in parts]
     for axis in range(len(sizes)):
         count = math.ceil(math.prod(sizes) * itemsize / LARGEST)
         if count > 1:
-            sizes[axis] = _cut(sizes[axis], count)
+            sizes[axis] = _cut(sizes[axis], count, divides=divides_parts)
     return tuple(sizes)
 
 
-def _cut(size: int, count: int) -> int:
-    """The size of some pieces, or of up to twice as many if these are equal."""
+def _cut(size: int, count: int, *, divides: bool) -> int:
+    """The size of some pieces, or of more if these are equal: up to two times, or any."""
     count = min(count, size)
-    for pieces in range(count, 2 * count):
+    for pieces in range(count, size + 1 if divides else 2 * count):
         if size % pieces == 0:
             return size // pieces
     return math.ceil(size / count)

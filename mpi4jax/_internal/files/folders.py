@@ -18,7 +18,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from mpi4jax import _core
 from ... import _manifest
 from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
 from . import zarr
-from .chunks import Storage
+from .chunks import Storage, keys_in, part_of
 from .leaves import Host
 
 _LOCK = ".lock"
@@ -184,6 +184,10 @@ def _check_name(function: str, path: Path, mark: str, *, overwrite: bool) -> Non
             f"{function} got {path}, which has no file {mark}, expected a new path, or one "
             "that an earlier call has written"
         )
+    if mark != MANIFEST and (path / MANIFEST).exists():
+        raise FileExistsError(
+            f"{function} got {path}, which is a checkpoint, expected a new path, or output"
+        )
 
 
 def check_visible(function: str, folder: Path, token: str) -> None:
@@ -309,6 +313,24 @@ def open_array(
             stored = entries.nbytes + CHECKSUM_BYTES
             read(max(size - stored, 0), stored, entries, is_compressed=False)
         yield read_chunk
+
+
+def read_box(
+    folder: Path, array: str, storage: Storage, box: Sequence[range], values: Host
+) -> None:
+    """Read a box of an array. Raise ValueError if a file of it is damaged."""
+    start = tuple(points.start for points in box)
+    for index, part in keys_in(box, storage.file):
+        with open_array(folder, array, index, storage) as read_chunk:
+            for of_chunk, points in keys_in(part, storage.chunk):
+                target = part_of(values, points, start)
+                if target.shape == storage.chunk and target.flags.c_contiguous:
+                    read_chunk(of_chunk, target)
+                    continue
+                chunk = np.empty(storage.chunk, values.dtype)
+                read_chunk(of_chunk, chunk)
+                first = tuple(k * n for k, n in zip(of_chunk, storage.chunk, strict=True))
+                target[...] = part_of(chunk, points, first)
 
 
 def replace_file(path: Path, content: bytes) -> None:

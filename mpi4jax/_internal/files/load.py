@@ -15,8 +15,8 @@ from ..._manifest import Info, Json
 from ..arguments.types import Comm, PyTree
 from ..unstructured.plan import Plan as UnstructuredPlan
 from .agreement import Agreement
-from .chunks import Storage, keys_in, part_of
-from .folders import open_array
+from .chunks import Storage
+from .folders import read_box
 from .leaves import Host, Leaf, check_can_be_made, from_host, from_json
 from .places import Place, RowsPlace, ShardPlace, own_ids
 from .plans import EXPECTED, communicator_of, is_plan, kinds_of, loaded_place
@@ -35,8 +35,8 @@ def load(
 ) -> PyTree:
     """Load a checkpoint that :func:`save` has written. All processes call this together.
 
-    They may be others than those that have saved it, and more or fewer. Each chunk is read
-    by one of them, and compared with its checksum.
+    They may be others than those that have saved it, and more or fewer. Each of them reads
+    chunks near its part, compares them with their checksums, and sends what others need.
 
     Arguments:
         path: The folder.
@@ -146,25 +146,13 @@ class _Loading:
         self._dtype: str = array["dtype"]
 
     def load(self, place: Place) -> Any:
-        return place.from_files(FUNCTION, self.read, self._storage.file, self._dtype)
+        return place.from_files(FUNCTION, self.read, self._storage.chunk, self._dtype)
 
     def read(self, box: Sequence[range]) -> Host:
         """The values in a box."""
-        start = tuple(points.start for points in box)
         values = np.zeros(tuple(map(len, box)), self._dtype)
-        file, chunk = self._storage.file, self._storage.chunk
-        for index, part in keys_in(box, file):
-            opened = open_array(self._folder, self._name, index, self._storage)
-            with self._agreement.attempt(), opened as read_chunk:
-                for of_chunk, points in keys_in(part, chunk):
-                    target = part_of(values, points, start)
-                    if target.shape == chunk and target.flags.c_contiguous:
-                        read_chunk(of_chunk, target)
-                        continue
-                    whole = np.empty(chunk, self._dtype)
-                    read_chunk(of_chunk, whole)
-                    first = tuple(k * n for k, n in zip(of_chunk, chunk, strict=True))
-                    target[...] = part_of(whole, points, first)
+        with self._agreement.attempt():
+            read_box(self._folder, self._name, self._storage, box, values)
         return values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,17 +23,18 @@ from mpi4jax import _core
 from mpi4jax._override import override
 
 from ..._manifest import CHECKSUM_BYTES, Json
+from ..arguments.checks import reject
 from ..arguments.types import Comm, PyTree
 from ..forks import at_exit
 from . import zarr
 from .agreement import Agreement
-from .chunks import Storage, files_of, own_copy
+from .chunks import Storage, box_of, files_of, own_copy
 from .folders import (
     Files,
     Lease,
     check_visible,
     file_name,
-    open_array,
+    read_box,
     replace_file,
     report,
     reports,
@@ -44,6 +47,8 @@ from .save import (
     StoredArray,
     checked_compression,
     checked_path,
+    checksum_of,
+    checksums_of,
     is_chunks,
     stored_arrays,
 )
@@ -122,12 +127,15 @@ class Output:
         coords: For some of these names, the coordinates of the points along the axis: whole
             arrays with one axis, alike on all processes.
         attrs: Attributes of the whole, such as a title: what JSON can have.
-        chunks: The shape of chunks at a time, as for :func:`save`.
+        chunks: The shape of chunks, as for :func:`save`, without the axis of time: each
+            chunk has one time.
         compression: The compression of chunks, as for :func:`save`.
         overwrite: Whether earlier output of this name may be removed.
-        after: The time after which output of this name is continued, as by a run that is
-            restarted: its later times are removed. If there is none yet, it begins. The
-            arrays have to be the same, and stay divided into files as they are.
+        after: The time of the checkpoint from which a run goes on, which continues the
+            output of this name: times up to this one, itself included, are kept, and later
+            ones are removed by the first :meth:`append`. Without such output, it is begun.
+            Arrays and coordinates have to be the same. ``chunks`` and ``compression`` stay
+            what they are, and attributes that are not among ``attrs``.
         comm (mpi4py.MPI.Comm): The communicator of the processes, as for :func:`save`.
 
     All processes make it, append and close it together. An error of one of them, while it
@@ -154,23 +162,33 @@ class Output:
         self._structure: Structure = None
         self._variables: dict[str, Variable] = {}
         self._times: list[float] = []
+        #: Attributes of arrays, which others have given them.
+        self._array_attrs: dict[str, dict[str, Json]] = {}
         try:
             token, count = "", 0
             with agreement.attempt():
                 self.path = checked_path(NAME, path)
+                self._folder = writing_name(self.path)
                 self._compression = checked_compression(NAME, compression)
                 self._coords = _coordinates(coords or {})
                 self._attrs = dict(attrs or {})
                 zarr.encode(self._attrs)
-                last = None if after is None else float(after)
+                last = _checked_time(after)
                 if last is not None and overwrite:
                     raise ValueError(
                         f"{NAME} got `after` and overwrite=True, expected one of them"
                     )
             agreement.settle()
-            names = [*self._coords, *self._attrs]
-            facts: list[Json] = [{"path": f" {name}"} for name in names]
-            agreement.compare([*facts, {"path": " after", "time": last}])
+            facts: list[Json] = [{"path": "", "argument `after`": last}]
+            facts += (
+                {"path": f" {name}", "coordinate": str(values.dtype), **checksum_of(values)}
+                for name, values in self._coords.items()
+            )
+            facts += (
+                {"path": f" {name}", "attribute": value}
+                for name, value in self._attrs.items()
+            )
+            agreement.compare(facts)
             with agreement.attempt():
                 if agreement.rank == 0:
                     may_exist = overwrite or last is not None
@@ -178,21 +196,21 @@ class Output:
                         NAME, self.path, overwrite=may_exist, mark=zarr.METADATA
                     )
                     token = self._lease.token
-                    if self.path.exists():
-                        if last is None:
-                            shutil.rmtree(self.path)
-                        else:
-                            self._read_earlier(last)
+                    if not self.path.exists():
+                        self._begin()
+                    elif last is None:
+                        shutil.rmtree(self.path)
+                        self._begin()
+                    else:
+                        self._read_earlier(last)
                         count = len(self._times)
-                    self.path.mkdir(exist_ok=True)
                 self._files = Files(self.path, is_synced=False)
-                if agreement.rank == 0:
-                    self._begin()
             agreement.settle()
             token, count, self._variables = agreement.comm.bcast(
                 (token, count, self._variables)
             )
-            self._folder = writing_name(self.path)
+            #: Whether times of earlier output are still to be removed, before the next one.
+            self._has_earlier = bool(self._variables)
             with agreement.attempt():
                 check_visible(NAME, self._folder, token)
             agreement.settle()
@@ -236,7 +254,7 @@ class Output:
             fields: A dictionary of arrays, or another tree, of the same structure, shapes
                 and types in each call. Types that Zarr does not name are written as
                 ``float32`` or ``int8``, which have their values.
-            time: The time (defaults to the number of the call, from 0).
+            time: The time (defaults to the number of times that there are).
 
         """
         agreement = self._agreement
@@ -285,7 +303,8 @@ class Output:
                 variables = self._variables
                 for array in arrays:
                     file = variables[array.name].storage.file
-                    array.place.check_sizes(file, f"the files of {array.name!r}")
+                    found = f"{APPEND} got files of the sizes {file} for {array.name!r}"
+                    array.place.check_sizes(file, found)
         agreement.settle()
         agreement.compare(
             [
@@ -293,11 +312,15 @@ class Output:
                     "path": f" {array.name}",
                     "time": moment,
                     "shape": array.place.shape,
-                    "storage": variables[array.name].storage,
+                    "chunks": variables[array.name].storage.chunk,
+                    "compression": variables[array.name].storage.compression or None,
+                    **checksums_of(array),
                 }
                 for array in arrays
             ]
         )
+        if self._has_earlier:
+            self._remove_later(arrays, moment)
         if self._structure is None:
             self._structure, self._variables = structure, variables
         files = []
@@ -423,48 +446,6 @@ class Output:
             reports(self._folder, size, number, lambda: self._is_cancelled)
             self._complete(step.time)
 
-    def _read_earlier(self, last: float) -> None:
-        """Read what there is of an earlier run, up to a time."""
-        group = json.loads((self.path / zarr.METADATA).read_text())
-        arrays = group.get("consolidated_metadata", {}).get("metadata", {})
-        if not {TIME, *self._coords} <= set(arrays):
-            raise ValueError(
-                f"{NAME} got {self.path} to be continued, which has the arrays "
-                f"{[*arrays]}, expected {[TIME, *self._coords]} among them"
-            )
-        for name, values in self._coords.items():
-            found = self._read(name, arrays[name])
-            if not np.array_equal(found, values, equal_nan=values.dtype.kind in "fc"):
-                raise ValueError(
-                    f"{NAME} got other values for the coordinate {name!r} than "
-                    f"{self.path} has, expected the same"
-                )
-        times = self._read(TIME, arrays[TIME])
-        self._times = [*itertools.takewhile(lambda time: time <= last, times.tolist())]
-        self._variables = {
-            name: Variable.of_metadata(metadata)
-            for name, metadata in arrays.items()
-            if name not in (TIME, *self._coords)
-        }
-
-    def _read(self, name: str, metadata: dict[str, Json]) -> Host:
-        """The values of a coordinate in the file."""
-        (size,), storage = metadata["shape"], zarr.storage_of(metadata)
-        parts = []
-        for first in range(0, size, storage.file[0]):
-            index = (first // storage.file[0],)
-            parts.append(np.zeros(storage.file, metadata["data_type"]))
-            with open_array(self.path, name, index, storage) as read_chunk:
-                read_chunk(index, parts[-1])
-        return np.concatenate([*parts, np.zeros(0, metadata["data_type"])])[:size]
-
-    def _begin(self) -> None:
-        """Write what does not grow."""
-        for name, values in self._coords.items():
-            if len(values):
-                self._files.write_array(name, (0,), values, _one_chunk(len(values)))
-        self._write_metadata()
-
     def _complete(self, moment: float) -> None:
         """Make a step, which all processes have written, a part of the output."""
         self._times.append(moment)
@@ -475,23 +456,127 @@ class Output:
         checksum = _core.checksum(times.tobytes()).to_bytes(CHECKSUM_BYTES, "little")
         (self.path / TIME / "c").mkdir(parents=True, exist_ok=True)
         replace_file(self.path / file_name(TIME, (first,)), times.tobytes() + checksum)
-        self._write_metadata()
+        self._write_metadata(self.path)
 
-    def _write_metadata(self) -> None:
+    def _write_metadata(self, folder: Path) -> None:
         count = len(self._times)
         metadata = {name: each.metadata(count) for name, each in self._variables.items()}
-        storage = _one_chunk(TIMES)
-        metadata[TIME] = zarr.array_metadata((count,), storage, "float64", [TIME], {})
+        metadata[TIME] = _time_metadata(count)
         for name, values in self._coords.items():
             size, dtype = len(values), values.dtype.name
             metadata[name] = zarr.array_metadata(
                 (size,), _one_chunk(size), dtype, [name], {}
             )
         for name, each in metadata.items():
-            (self.path / name).mkdir(exist_ok=True)
-            replace_file(self.path / name / zarr.METADATA, zarr.encode(each))
+            each["attributes"] = self._array_attrs.get(name, {})
+            (folder / name).mkdir(exist_ok=True)
+            replace_file(folder / name / zarr.METADATA, zarr.encode(each))
         group = zarr.encode(zarr.group_metadata(metadata, self._attrs))
-        replace_file(self.path / zarr.METADATA, group)
+        replace_file(folder / zarr.METADATA, group)
+
+    # The folder at the beginning.
+
+    def _begin(self) -> None:
+        """Make the folder, with what does not grow."""
+        begun = Files(self._folder / "begun", is_synced=False)
+        begun.folder.mkdir()
+        for name, values in self._coords.items():
+            if len(values):
+                begun.write_array(name, (0,), values, _one_chunk(len(values)))
+        self._write_metadata(begun.folder)
+        begun.folder.rename(self.path)
+
+    def _read_earlier(self, last: float) -> None:
+        """Read what there is of an earlier run, up to a time."""
+        try:
+            group = json.loads((self.path / zarr.METADATA).read_text())
+            arrays = group["consolidated_metadata"]["metadata"]
+            of_times = {**arrays[TIME], "attributes": {}}
+            is_output = of_times == _time_metadata(*of_times["shape"])
+        except (ValueError, TypeError, KeyError):
+            is_output = False
+        if not is_output:
+            raise ValueError(
+                f"{NAME} got {self.path} to be continued, which {NAME} has not written, "
+                "expected output of an earlier run"
+            )
+        self._attrs = {**group["attributes"], **self._attrs}
+        self._array_attrs = {name: each["attributes"] for name, each in arrays.items()}
+        times = self._read(TIME, of_times).tolist()
+        if any(later <= time for time, later in itertools.pairwise(times)):
+            raise ValueError(
+                f"{NAME} got {self.path} to be continued, whose times don't increase, "
+                "expected that they do"
+            )
+        self._times = times[: _count_until(times, last)]
+        self._variables = {
+            name: Variable.of_metadata(metadata)
+            for name, metadata in arrays.items()
+            if name not in (TIME, *self._coords)
+        }
+        # Ids of rows, the other arrays that don't grow, are compared when there are any.
+        ids = {each.dims[:1] for each in self._variables.values() if each.grows}
+        for name, each in self._variables.items():
+            if not each.grows and (name,) not in ids:
+                raise ValueError(
+                    f"{NAME} got no coordinate {name!r}, expected that of {self.path}"
+                )
+        for name, values in self._coords.items():
+            found = self._read(name, arrays[name]) if name in arrays else None
+            has_nan = values.dtype.kind in "fc"
+            if (
+                found is None
+                or found.dtype != values.dtype
+                or not np.array_equal(found, values, equal_nan=has_nan)
+            ):
+                raise ValueError(
+                    f"{NAME} got another coordinate {name!r} than {self.path} has, "
+                    "expected the same"
+                )
+
+    def _read(self, name: str, metadata: dict[str, Json]) -> Host:
+        """The values of a coordinate in the folder."""
+        (size,) = metadata["shape"]
+        values = np.zeros(size, metadata["data_type"])
+        read_box(self.path, name, zarr.storage_of(metadata), [range(size)], values)
+        return values
+
+    def _remove_later(self, arrays: Sequence[StoredArray], moment: float) -> None:
+        """Remove times of earlier output that are not kept, before the first new one."""
+        agreement, count = self._agreement, self._appended
+        for array in arrays:
+            if not self._variables[array.name].grows:
+                self._check_ids(array)
+        with agreement.attempt():
+            if agreement.rank == 0 and count and moment <= self._times[-1]:
+                raise ValueError(
+                    f"{APPEND} got the time {moment}, expected one after "
+                    f"{self._times[-1]}, the last one that is kept"
+                )
+        agreement.settle()
+        with agreement.attempt():
+            if agreement.rank == 0:
+                self._write_metadata(self.path)
+                for name, each in self._variables.items():
+                    if each.grows:
+                        _remove_from(self.path / name / "c", count)
+        agreement.settle()
+        self._has_earlier = False
+
+    def _check_ids(self, array: StoredArray) -> None:
+        """Raise ValueError if this process has other ids of rows than the folder."""
+        storage = self._variables[array.name].storage
+        blocks = array.place.to_files(APPEND, array.values, storage.file)
+        with self._agreement.attempt():
+            for start, ids in blocks:
+                found = np.zeros_like(ids)
+                box = box_of(start, ids.shape)
+                read_box(self.path, array.name, storage, box, found)
+                if not np.array_equal(found, ids):
+                    raise ValueError(
+                        f"{APPEND} got rows of other ids than those of {self.path}, "
+                        "expected the same points"
+                    )
 
     # What is written.
 
@@ -532,6 +617,38 @@ class Output:
                 all_names, shape, array.storage, array.dtype, grows
             )
         return variables
+
+
+def _checked_time(after: float | None) -> float | None:
+    try:
+        last = None if after is None else float(after)
+    except (TypeError, ValueError):
+        reject(NAME, "after", "None or a number", after)
+    if last is not None and math.isnan(last):
+        raise ValueError(f"{NAME} got nan for argument `after`, expected a time")
+    return last
+
+
+def _count_until(times: Sequence[float], last: float) -> int:
+    """The number of times up to one, which may have been rounded, as to float32."""
+    for count, moment in enumerate(times):
+        rounding = 1e-7 * abs(moment)
+        if count:
+            rounding = min(rounding, 1e-3 * (moment - times[count - 1]))
+        if moment - last > rounding:
+            return count
+    return len(times)
+
+
+def _remove_from(folder: Path, count: int) -> None:
+    """Remove the files of later times than the first ones."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.isdigit() and int(path.name) >= count:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _time_metadata(count: int) -> dict[str, Json]:
+    return zarr.array_metadata((count,), _one_chunk(TIMES), "float64", [TIME], {})
 
 
 def _one_chunk(size: int) -> Storage:

@@ -87,8 +87,14 @@ class Place(ABC):
         """
         return round_up(self.largest, chunk)
 
-    def check_sizes(self, sizes: Sizes, of: str) -> None:  # noqa: B027  # most take any
-        """Raise ValueError if what has these sizes, chunks or files, can't have them."""
+    #: Whether sizes of chunks and files have to divide the parts of processes.
+    divides_parts = False
+
+    def check_sizes(self, sizes: Sizes, found: str) -> None:  # noqa: B027  # most take any
+        """Raise ValueError if chunks or files can't have these sizes.
+
+        The text of the error begins with what was `found`.
+        """
 
     @abstractmethod
     def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
@@ -96,7 +102,10 @@ class Place(ABC):
 
     @abstractmethod
     def from_files(self, function: str, read: Reader, sizes: Sizes, dtype: str) -> Any:
-        """The part of this process. Others read, too: all call this together."""
+        """The part of this process. Others read, too: all call this together.
+
+        Each piece of these sizes is read by one process.
+        """
 
 
 class WholePlace(Place):
@@ -456,7 +465,7 @@ def own_ids(plan: UnstructuredPlan) -> Host | None:
 class ShardPlace(Place):
     """The place of an array that JAX has divided among the devices of several processes."""
 
-    kind = "jax.sharding.Sharding"
+    kind, divides_parts = "jax.sharding.Sharding", True
 
     def __init__(
         self,
@@ -475,12 +484,11 @@ class ShardPlace(Place):
         return (*self.sharding.shard_shape(self._shape), *self.behind)
 
     @override
-    def check_sizes(self, sizes: Sizes, of: str) -> None:
+    def check_sizes(self, sizes: Sizes, found: str) -> None:
         for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
             if part < points and part % size:
                 raise ValueError(
-                    f"got {sizes} for {of}, expected divisors of the shape of a shard, "
-                    f"{self.largest}"
+                    f"{found}, expected divisors of the shape of a shard, {self.largest}"
                 )
 
     def _owned(self) -> dict[Any, tuple[range, ...]]:

@@ -142,9 +142,10 @@ def save(
         keep: The number of checkpoints in the same folder, this one included, of which
             older ones are removed afterwards (defaults to all).
         chunks: The shape of chunks, the smallest parts that can be read: sizes along the
-            last axes of all arrays, or a prefix of the tree with these as leaves. By
-            default, an array has one chunk for each process, or several where these have
-            more than 64 MiB. Each process writes its chunks of an array into one file.
+            last axes of all arrays, or a prefix of the tree with these as leaves. Where an
+            array has fewer axes, the last sizes count. By default, a divided array has one
+            chunk for each process, or several of up to 64 MiB. Each process writes its
+            chunks of an array into one file.
         compression: ``"lz4"``, to compress chunks by Blosc, with their bytes shuffled; None
             to store them as they are.
         wait: Whether the checkpoint is whole when this returns. Otherwise the arrays are
@@ -233,7 +234,7 @@ def checked_compression(function: str, compression: str | None) -> str:
 def is_chunks(x: object) -> bool:
     return x is None or (
         isinstance(x, (tuple, list))
-        and all(type(n) is int and n > 0 for n in x)
+        and all(isinstance(n, (int, np.integer)) for n in x)
         and bool(x)
     )
 
@@ -279,9 +280,11 @@ def stored_arrays(
             maker, value = next(made)
             place, dtype = maker(), stored_type(leaf.dtype)
             itemsize = np.dtype(dtype).itemsize
-            default = default_sizes(place.largest, itemsize)
-            chunk = _sizes(default, sizes, place.shape, len(own_axes(leaf)))
-            place.check_sizes(chunk, "argument `chunks`")
+            default = default_sizes(
+                place.largest, itemsize, divides_parts=place.divides_parts
+            )
+            chunk = _sizes(function, default, sizes, place.shape, len(own_axes(leaf)))
+            place.check_sizes(chunk, f"{function} got {chunk} for argument `chunks`")
             storage = Storage(place.file_sizes(chunk, default), chunk, compression)
             _check_size(function, name, math.prod(chunk) * itemsize, compression)
             of_rows = ""
@@ -293,11 +296,19 @@ def stored_arrays(
 
 
 def _sizes(
-    default: Sizes, asked: Sequence[int] | None, shape: tuple[int, ...], behind: int
+    function: str,
+    default: Sizes,
+    asked: Sequence[int] | None,
+    shape: tuple[int, ...],
+    behind: int,
 ) -> Sizes:
     """The sizes of chunks, in which those that are asked for are the last ones."""
+    if asked and min(asked) < 1:
+        raise ValueError(
+            f"{function} got {tuple(asked)} for argument `chunks`, expected {SIZES}"
+        )
     count = len(default) - behind
-    asked = tuple(asked or ())[-count:] if count else ()
+    asked = tuple(map(int, asked or ()))[-count:] if count else ()
     sizes = (*default[: count - len(asked)], *asked, *default[count:])
     pairs = zip(sizes, shape, strict=True)
     return tuple(max(min(size, points), 1) for size, points in pairs)
@@ -357,15 +368,22 @@ def _facts(
             "path": path,
             "shape": array.place.shape,
             "chunks": array.storage.chunk,
-            "compression": array.storage.compression,
+            "compression": array.storage.compression or None,
+            **checksums_of(array),
         }
-        if array.place.kind == "None":
-            values = np.ascontiguousarray(array.values)
-            checksum = _core.checksum_at(values.ctypes.data, values.nbytes)
-            more["checksum of values"] = checksum
         compared.append(more)
     agreement.compare(compared)
     return facts
+
+
+def checksums_of(array: StoredArray) -> dict[str, Json]:
+    """The checksum of an array that all processes have."""
+    return checksum_of(array.values) if array.place.kind == "None" else {}
+
+
+def checksum_of(values: Host) -> dict[str, Json]:
+    values = np.ascontiguousarray(values)
+    return {"checksum of values": _core.checksum_at(values.ctypes.data, values.nbytes)}
 
 
 def _content(

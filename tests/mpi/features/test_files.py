@@ -393,6 +393,10 @@ def test_chunks(folder):
     assert array.chunks == (3, 2)
     assert len(files_of(folder / "a" / "x")) <= SIZE
     np.testing.assert_array_equal(files.load(folder / "a", PLAN)["x"], field())
+    text = "got \\(0, 2\\) for argument `chunks`, expected None or a tuple of positive"
+    assert_raises_everywhere(
+        ValueError, text, files.save, folder / "b", {"x": field()}, PLAN, chunks=(0, 2)
+    )
     text = "`chunks\\['x'\\]` must be None or a tuple"
     assert_raises_everywhere(
         TypeError, text, files.save, folder / "b", {"x": field()}, PLAN, chunks={"x": 3}
@@ -439,7 +443,7 @@ def test_arguments_of_compression(folder):
         with pytest.raises(TypeError, match=text):
             function(folder / "a", *arguments, compression="zip")
     if SIZE > 1:
-        text = "`tree` the compression  on rank 0 and lz4 on rank 1"
+        text = "`tree` the compression None on rank 0 and lz4 on rank 1"
         with pytest.raises(ValueError, match=text):
             files.save(
                 folder / "a", field(), PLAN, compression="lz4" if RANK == 1 else None
@@ -600,13 +604,12 @@ def test_output_is_continued(folder, last):
             done = 0 if moment is None else sum(0.5 * n <= moment for n in range(4))
             assert repr(output).endswith(f"{done} times>")
             if moment is not None:
-                comm.Barrier()
-                group = json.loads((path / "zarr.json").read_text())
-                h = group["consolidated_metadata"]["metadata"]["h"]
-                assert h["shape"] == [done, CELLS, 3]
-            for n in range(done, done + 4):
+                # Nothing is lost before the first fields are there.
+                assert_written(path, 4)
+            for n in range(done, done + 4 if moment is None else done + 2):
                 output.append(fields_at(n), time=0.5 * n)
-    assert_written(path, done + 4)
+    assert_written(path, done + 2)
+    assert len(os.listdir(path / "h" / "c")) == done + 2
     with files.Output(folder / "new.zarr", after=3.0, **arguments) as output:
         output.append(fields_at(0))
     assert_written(folder / "new.zarr", 1)
@@ -623,12 +626,27 @@ def test_output_that_can_not_be_continued(folder):
         assert_raises_everywhere(ValueError, text, files.Output, path, **arguments)
 
     refused("got `after` and overwrite=True", overwrite=True)
-    refused("other values for the coordinate 'x'", coords={"x": np.arange(3.0) + 1})
-    refused("expected .'time', 'y'. among them", coords={"y": np.arange(CELLS)})
+    refused("got nan for argument `after`", after=np.nan)
+    refused("another coordinate 'x'", coords={"x": np.arange(3.0) + 1})
+    refused("another coordinate 'x'", coords={"x": np.arange(3)})
+    refused("another coordinate 'y'", coords={**coords, "y": np.arange(CELLS)})
+    refused("got no coordinate 'x'", coords={})
+    with pytest.raises(TypeError, match="`after` must be None or a number, not 'abc'"):
+        files.Output(path, PLAN, after="abc")
     if SIZE > 1:
-        text = "the time 0.0 on rank 0 and 1.0 on rank 1"
+        text = "the argument `after` 0.0 on rank 0 and 1.0 on rank 1"
         with pytest.raises(ValueError, match=text):
             files.Output(path, PLAN, after=min(RANK, 1))
+    files.save(folder / "checkpoint", {"time": np.arange(3.0)})
+    for argument in ({"after": 1.0}, {"overwrite": True}):
+        arguments = (FileExistsError, "is a checkpoint", files.Output)
+        assert_raises_everywhere(*arguments, folder / "checkpoint", PLAN, **argument)
+    if RANK == 0:
+        (folder / "other").mkdir()
+        (folder / "other" / "zarr.json").write_text("text")
+    comm.Barrier()
+    arguments = (ValueError, "which files.Output has not written", files.Output)
+    assert_raises_everywhere(*arguments, folder / "other", PLAN, after=1.0)
     for fields, text in [
         ({"h": field(), "v": 0}, "got the arrays .'h', 'v'., expected .'h'., as before"),
         ({"h": field().astype(np.int32)}, "type int32 .* expected type float32"),
@@ -637,10 +655,81 @@ def test_output_that_can_not_be_continued(folder):
         assert_raises_everywhere(ValueError, text, output.append, fields)
         output.close()
     with files.Output(path, PLAN, dims=dims, coords=coords, after=0.0) as output:
+        text = "got the time 0.0, expected one after 0.0"
+        fields = {"h": field()}, 0.0
+        assert_raises_everywhere(ValueError, text, output.append, *fields)
+    with files.Output(path, PLAN, dims=dims, coords=coords, after=0.0) as output:
         output.append({"h": field() + 1})
     xarray = xarray_with_zarr()
     with xarray.open_zarr(path) as dataset:
         np.testing.assert_array_equal(dataset.h[1], WHOLE + 1)
+
+
+def test_what_is_kept_of_earlier_output(folder):
+    path, coords = folder / "run.zarr", {"x": np.arange(3.0)}
+    with files.Output(path, PLAN, coords=coords, attrs={"a": 1, "b": 1}) as output:
+        for n in range(4):
+            output.append({"h": field()}, time=np.float32(0.1) * n)
+    if RANK == 0:
+        metadata = json.loads((path / "zarr.json").read_text())
+        metadata["consolidated_metadata"]["metadata"]["time"]["attributes"] = {"units": "s"}
+        (path / "zarr.json").write_text(json.dumps(metadata))
+    before = os.stat(path / "x" / "c" / "0")
+    comm.Barrier()
+    with files.Output(path, PLAN, coords=coords, attrs={"b": 2}, after=0.1) as output:
+        assert repr(output).endswith(" 2 times>"), "the time was rounded to float32"
+        output.append({"h": field()}, time=0.2)
+    metadata = json.loads((path / "zarr.json").read_text())
+    assert metadata["attributes"] == {"a": 1, "b": 2}
+    arrays = metadata["consolidated_metadata"]["metadata"]
+    assert arrays["time"]["attributes"] == {"units": "s"}
+    assert arrays["h"]["shape"][0] == 3
+    after = os.stat(path / "x" / "c" / "0")
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_rows_of_other_points_are_not_appended(folder):
+    for first, after in ((0, None), (100, 0.0)):
+        ids = np.arange(5) + 5 * RANK + first
+        plan = unstructured.Plan.from_global(ids, comm=comm)
+        output = files.Output(folder / "run.zarr", plan, after=after)
+        if first:
+            text = "got rows of other ids than"
+            assert_raises_everywhere(ValueError, text, output.append, {"x": ids})
+        else:
+            output.append({"x": ids})
+        output.close()
+
+
+@several
+def test_values_of_output_that_differ(folder):
+    with files.Output(folder / "run.zarr") as output:
+        with pytest.raises(ValueError, match="the checksum of values"):
+            output.append({"x": np.full(4, RANK)})
+        output.append({"x": np.full(4, 3)})
+    with pytest.raises(ValueError, match="the checksum of values"):
+        files.Output(folder / "b.zarr", coords={"x": np.full(4, RANK)})
+
+
+def test_what_one_process_has_written_is_read_by_all(folder, monkeypatch):
+    from mpi4jax._internal.files import chunks, load
+
+    monkeypatch.setattr(chunks, "LARGEST", 16 * 8)
+    whole = np.arange(64 * SIZE * 2.0).reshape(64 * SIZE, 2)
+    if RANK == 0:
+        files.save(folder / "a", whole, files.Rows(), comm=MPI.COMM_SELF)
+    comm.Barrier()
+    assert len(files_of(folder / "a" / "value")) == 1
+    sizes, read_box = [], load.read_box
+
+    def read(folder, array, storage, box, values):
+        sizes.append(values.size)
+        read_box(folder, array, storage, box, values)
+
+    monkeypatch.setattr(load, "read_box", read)
+    rows = files.load(folder / "a", files.Rows(), comm=comm)
+    np.testing.assert_array_equal(rows, whole[64 * RANK : 64 * RANK + 64])
+    assert sum(sizes) == 128
 
 
 def test_output_of_rows_of_points(folder):
