@@ -226,6 +226,7 @@ class Files:
         element = zarr.element_size(values.dtype) if storage.compression else 0
         entries = np.full((math.prod(storage.counts), 2), _NO_CHUNK, "<u8")
         size = checksum = 0
+        self.written[name] = size, checksum  # to be removed, if there is no room for it
         with _named_errors(path), path.open("wb", buffering=0) as file:
 
             def write(chunk: Host, element: int) -> int:
