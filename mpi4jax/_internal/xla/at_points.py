@@ -20,7 +20,6 @@ from typing import NamedTuple, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
 
 from .jax_compat import (
     Atom,
@@ -31,6 +30,7 @@ from .jax_compat import (
     ShapedArray,
     Var,
     eval_equation,
+    hash_primitive,
     source_info_of,
     vary_alike,
 )
@@ -332,7 +332,8 @@ def _random_points(
     (key,) = equation.invars
     settings: Settings = jax.config
     is_hash = str(_aval(key).dtype) == "key<fry>" and settings.jax_threefry_partitionable
-    return ([()], points) if is_hash and not shape_of(key) else None
+    can_hash = hash_primitive is not None and is_hash and not shape_of(key)
+    return ([()], points) if can_hash else None
 
 
 def _random_bits(
@@ -341,7 +342,8 @@ def _random_bits(
     """The bits of `jax.random`: a hash of the number of each point, which has 64 bits."""
     numbers = point_numbers(equation.params["shape"], points, indices)
     first, second = jax.random.key_data(operands[0])
-    high, low = threefry2x32_p.bind(*vary_alike([first, second, *numbers]))
+    assert hash_primitive is not None
+    high, low = hash_primitive.bind(*vary_alike([first, second, *numbers]))
     width = equation.params["bit_width"]
     dtype = np.dtype(f"uint{width}")
     if width == 64:

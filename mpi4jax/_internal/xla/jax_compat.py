@@ -252,6 +252,9 @@ def is_ref(aval: Aval) -> bool:
     return isinstance(aval, require("jax._src.state.types:AbstractRef"))
 
 
+#: Primitive that hashes pairs of numbers by a key, None if JAX has no such name.
+hash_primitive: Primitive | None = optional("jax.extend.random:threefry2x32_p")
+
 # The axes of a `shard_map` over which a value varies are a part of its type.
 _vary_alike = optional("jax._src.core:auto_insert_reshard")
 

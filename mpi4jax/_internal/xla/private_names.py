@@ -141,6 +141,11 @@ NAMES = (
         "in a shard_map, JAX refuses operations whose operands vary over different axes",
     ),
     Name(
+        ("jax.extend.random:threefry2x32_p",),
+        "to compute a part of an array of random numbers alone",
+        "functions that `scatter` gets compute whole arrays of random numbers",
+    ),
+    Name(
         ("jax._src.state.types:AbstractRef",),
         "to keep reads and writes of refs in order with messages",
         "overlap() can't be used",
