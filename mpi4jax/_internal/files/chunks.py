@@ -55,8 +55,11 @@ class Storage(NamedTuple):
 
     def number(self, index: Sequence[int]) -> int:
         """The number of a chunk in its file, by its indices in the array."""
-        within = [k % n for k, n in zip(index, self.counts, strict=True)]
-        return int(np.ravel_multi_index(within, self.counts)) if within else 0
+        number = 0
+        for k, file, chunk in zip(index, self.file, self.chunk, strict=True):
+            count = file // chunk
+            number = number * count + k % count
+        return number
 
 
 class Block(NamedTuple):
