@@ -165,7 +165,6 @@ class Output:
         #: Attributes of arrays, which others have given them.
         self._array_attrs: dict[str, dict[str, Json]] = {}
         try:
-            token, count = "", 0
             with agreement.attempt():
                 self.path = checked_path(NAME, path)
                 self._folder = writing_name(self.path)
@@ -191,23 +190,12 @@ class Output:
             agreement.compare(facts)
             with agreement.attempt():
                 if agreement.rank == 0:
-                    may_exist = overwrite or last is not None
-                    self._lease = Lease(
-                        NAME, self.path, overwrite=may_exist, mark=zarr.METADATA
-                    )
-                    token = self._lease.token
-                    if not self.path.exists():
-                        self._begin()
-                    elif last is None:
-                        shutil.rmtree(self.path)
-                        self._begin()
-                    else:
-                        self._read_earlier(last)
-                        count = len(self._times)
+                    self._take_folder(last, overwrite=overwrite)
                 self._files = Files(self.path, is_synced=False)
             agreement.settle()
+            token = "" if self._lease is None else self._lease.token
             token, count, self._variables = agreement.comm.bcast(
-                (token, count, self._variables)
+                (token, len(self._times), self._variables)
             )
             #: Whether times of earlier output are still to be removed, before the next one.
             self._has_earlier = bool(self._variables)
@@ -475,6 +463,17 @@ class Output:
         replace_file(folder / zarr.METADATA, group)
 
     # The folder at the beginning.
+
+    def _take_folder(self, last: float | None, *, overwrite: bool) -> None:
+        """Make the folder, or take that of an earlier run, to go on after a time."""
+        may_exist = overwrite or last is not None
+        self._lease = Lease(NAME, self.path, overwrite=may_exist, mark=zarr.METADATA)
+        if last is not None and self.path.exists():
+            self._read_earlier(last)
+            return
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        self._begin()
 
     def _begin(self) -> None:
         """Make the folder, with what does not grow."""
