@@ -502,10 +502,10 @@ class Output:
         self._attrs = {**group["attributes"], **self._attrs}
         self._array_attrs = {name: each["attributes"] for name, each in arrays.items()}
         times = self._read(TIME, of_times).tolist()
-        if any(later <= time for time, later in itertools.pairwise(times)):
+        if any(later < time for time, later in itertools.pairwise(times)):
             raise ValueError(
-                f"{NAME} got {self.path} to be continued, whose times don't increase, "
-                "expected that they do"
+                f"{NAME} got {self.path} to be continued, whose times decrease somewhere, "
+                "expected that they do not"
             )
         self._times = times[: _count_until(times, last)]
         self._variables = {
