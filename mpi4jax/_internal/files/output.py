@@ -197,8 +197,6 @@ class Output:
             token, count, self._variables = agreement.comm.bcast(
                 (token, len(self._times), self._variables)
             )
-            #: Whether times of earlier output are still to be removed, before the next one.
-            self._has_earlier = bool(self._variables)
             with agreement.attempt():
                 check_visible(NAME, self._folder, token)
             agreement.settle()
@@ -294,29 +292,32 @@ class Output:
                     found = f"{APPEND} got files of the sizes {file} for {array.name!r}"
                     array.place.check_sizes(file, found)
         agreement.settle()
+        arrays = [
+            array._replace(storage=variables[array.name].storage) for array in arrays
+        ]
         agreement.compare(
             [
                 {
                     "path": f" {array.name}",
                     "time": moment,
                     "shape": array.place.shape,
-                    "chunks": variables[array.name].storage.chunk,
-                    "compression": variables[array.name].storage.compression or None,
+                    "chunks": array.storage.chunk,
+                    "compression": array.storage.compression or None,
                     **checksums_of(array),
                 }
                 for array in arrays
             ]
         )
-        if self._has_earlier:
-            self._remove_later(arrays, moment)
         if self._structure is None:
+            if self._variables:
+                self._remove_later(arrays, moment)
             self._structure, self._variables = structure, variables
         files = []
         for array in arrays:
             grows = variables[array.name].grows
             if not (grows or self._appended == 0):
                 continue
-            storage = variables[array.name].storage
+            storage = array.storage
             for block in array.place.to_files(APPEND, array.values, storage.file):
                 for index, values in files_of(block, storage.file):
                     at = (self._appended, *index) if grows else index
@@ -560,17 +561,15 @@ class Output:
                     if each.grows:
                         _remove_from(self.path / name / "c", count)
         agreement.settle()
-        self._has_earlier = False
 
     def _check_ids(self, array: StoredArray) -> None:
         """Raise ValueError if this process has other ids of rows than the folder."""
-        storage = self._variables[array.name].storage
-        blocks = array.place.to_files(APPEND, array.values, storage.file)
+        blocks = array.place.to_files(APPEND, array.values, array.storage.file)
         with self._agreement.attempt():
             for start, ids in blocks:
                 found = np.zeros_like(ids)
                 box = box_of(start, ids.shape)
-                read_box(self.path, array.name, storage, box, found)
+                read_box(self.path, array.name, array.storage, box, found)
                 if not np.array_equal(found, ids):
                     raise ValueError(
                         f"{APPEND} got rows of other ids than those of {self.path}, "
