@@ -71,6 +71,8 @@ class Place(ABC):
     #: For each axis, how many points the file has below and above those of the whole array:
     #: ghost cells at the edge of a grid.
     edges: tuple[tuple[int, int], ...]
+    #: Whether sizes of chunks and files have to divide the parts of processes.
+    divides_parts = False
 
     @property
     @abstractmethod
@@ -87,14 +89,13 @@ class Place(ABC):
         """
         return round_up(self.largest, chunk)
 
-    #: Whether sizes of chunks and files have to divide the parts of processes.
-    divides_parts = False
-
-    def check_sizes(self, sizes: Sizes, found: str) -> None:  # noqa: B027  # most take any
-        """Raise ValueError if chunks or files can't have these sizes.
-
-        The text of the error begins with what was `found`.
-        """
+    def check_sizes(self, sizes: Sizes, text: str) -> None:
+        """Raise ValueError if chunks or files can't have these sizes, with a text before."""
+        for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
+            if self.divides_parts and part < points and part % size:
+                raise ValueError(
+                    f"{text}, expected divisors of the shape of a shard, {self.largest}"
+                )
 
     @abstractmethod
     def to_files(self, function: str, array: Host, sizes: Sizes) -> list[Block]:
@@ -482,14 +483,6 @@ class ShardPlace(Place):
     @property
     def largest(self) -> tuple[int, ...]:
         return (*self.sharding.shard_shape(self._shape), *self.behind)
-
-    @override
-    def check_sizes(self, sizes: Sizes, found: str) -> None:
-        for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
-            if part < points and part % size:
-                raise ValueError(
-                    f"{found}, expected divisors of the shape of a shard, {self.largest}"
-                )
 
     def _owned(self) -> dict[Any, tuple[range, ...]]:
         """The shards that this process writes: of equal ones, the first device's."""
