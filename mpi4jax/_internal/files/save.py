@@ -279,14 +279,8 @@ def stored_arrays(
                 continue
             maker, value = next(made)
             place, dtype = maker(), stored_type(leaf.dtype)
-            itemsize = np.dtype(dtype).itemsize
-            default = default_sizes(
-                place.largest, itemsize, divides_parts=place.divides_parts
-            )
-            chunk = _sizes(function, default, sizes, place.shape, len(own_axes(leaf)))
-            place.check_sizes(chunk, f"{function} got {chunk} for argument `chunks`")
-            storage = Storage(place.file_sizes(chunk, default), chunk, compression)
-            _check_size(function, name, math.prod(chunk) * itemsize, compression)
+            behind = len(own_axes(leaf))
+            storage = _storage(function, name, place, dtype, sizes, behind, compression)
             of_rows = ""
             if isinstance(plan, UnstructuredPlan) and np.ndim(value):
                 of_rows = _add_ids(agreement, ids, plan, names, compression)
@@ -314,12 +308,27 @@ def _sizes(
     return tuple(max(min(size, points), 1) for size, points in pairs)
 
 
-def _check_size(function: str, name: str, size: int, compression: str) -> None:
+def _storage(
+    function: str,
+    name: str,
+    place: Place,
+    dtype: str,
+    asked: Sequence[int] | None,
+    behind: int,
+    compression: str,
+) -> Storage:
+    """How an array is stored, whose last axes `behind` no chunk divides."""
+    itemsize = np.dtype(dtype).itemsize
+    default = default_sizes(place.largest, itemsize, divides_parts=place.divides_parts)
+    chunk = _sizes(function, default, asked, place.shape, behind)
+    place.check_sizes(chunk, f"{function} got {chunk} for argument `chunks`")
+    size = math.prod(chunk) * itemsize
     if compression and size > _MAX_COMPRESSED:
         raise ValueError(
             f"{function} got chunks of {size} bytes for the array {name!r}, expected up to "
             f"{_MAX_COMPRESSED} with `compression`: choose smaller ones by `chunks`"
         )
+    return Storage(place.file_sizes(chunk, default), chunk, compression)
 
 
 def _add_ids(
@@ -344,8 +353,9 @@ def _add_ids(
         values[plan.owned_rows] = own
         leaf = Leaf("numpy", str(own.dtype))
         place = saved_place(agreement, "", leaf, values, plan)()
-        chunk = default_sizes(place.largest, own.dtype.itemsize)
-        storage = Storage(place.file_sizes(chunk, chunk), chunk, compression)
+        storage = _storage(
+            agreement.function, name, place, str(own.dtype), None, 0, compression
+        )
         ids[id(plan)] = StoredArray(name, place, storage, str(own.dtype), values, name)
     return ids[id(plan)].name
 
