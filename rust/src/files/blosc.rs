@@ -24,6 +24,12 @@ pub fn front_size(bytes: usize) -> usize {
     HEADER + 4 * bytes.div_ceil(BLOCK)
 }
 
+/// First bytes of the header, for elements of this size.
+fn beginning(element: u8) -> [u8; 4] {
+    let shuffles = if element > 1 { SHUFFLED } else { 0 };
+    [FORMAT, LZ4_FORMAT, LZ4 | ONE_STREAM | shuffles, element]
+}
+
 /// Compresses bytes, which are elements of `element` bytes each, and gives what is in front of the blocks.
 /// `write` gets the blocks, one after the other.
 pub fn compress<E>(
@@ -55,13 +61,7 @@ pub fn compress<E>(
         front.extend((size as u32).to_le_bytes());
         size += 4 + length;
     }
-    let shuffles = if element > 1 { SHUFFLED } else { 0 };
-    front[..4].copy_from_slice(&[
-        FORMAT,
-        LZ4_FORMAT,
-        LZ4 | ONE_STREAM | shuffles,
-        element as u8,
-    ]);
+    front[..4].copy_from_slice(&beginning(element as u8));
     let numbers = [bytes.len(), block_size, size];
     for (field, number) in front[4..HEADER].chunks_exact_mut(4).zip(numbers) {
         field.copy_from_slice(&(number as u32).to_le_bytes());
@@ -90,8 +90,7 @@ impl Blocks {
             .collect();
         let ends = [&words[3..], &[size]].concat();
         let element = front[3];
-        let shuffles = if element > 1 { SHUFFLED } else { 0 };
-        let is_ours = front[..3] == [FORMAT, LZ4_FORMAT, LZ4 | ONE_STREAM | shuffles]
+        let is_ours = front[..4] == beginning(element)
             && words[..3] == [bytes, block_size, size]
             && ends[0] == front.len()
             && ends.windows(2).all(|pair| pair[0] + 4 < pair[1]);
