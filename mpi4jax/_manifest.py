@@ -141,9 +141,9 @@ def _damage(path: Path, size: int, checksum: int, verify: bool) -> str:
         found = path.stat().st_size
         if found != size:
             return f"{path} has {found} bytes, expected {size}"
-        found = _core.file_checksum(path) if verify else checksum
-        if found != checksum:
-            return f"{path} is damaged: its checksum is {found:08x}, not {checksum:08x}"
+        actual = _core.file_checksum(path) if verify else checksum
+        if actual != checksum:
+            return f"{path} is damaged: its checksum is {actual:08x}, not {checksum:08x}"
     except FileNotFoundError:
         return f"{path} is missing"
     return ""

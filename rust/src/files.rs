@@ -15,7 +15,7 @@ pub use crc32c::crc32c_combine as combine_checksums;
 const BLOCK: usize = 1 << 20;
 const CHECKSUM: u64 = size_of::<u32>() as u64;
 
-/// What is wrong with a chunk.
+/// Damage of a chunk.
 #[derive(Debug)]
 pub enum Damage {
     /// The system's error.

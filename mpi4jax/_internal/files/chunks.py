@@ -73,7 +73,7 @@ class FileAxis(NamedTuple):
     """An axis of an array of a file, and the processes along it."""
 
     points: int
-    #: The size of a file.
+    #: The size of a file, or of a piece that one process reads.
     file: int
     #: The first point of each process.
     starts: tuple[int, ...] = (0,)

@@ -289,12 +289,10 @@ class Output:
                 variables = self._variables
                 for array in arrays:
                     file = variables[array.name].storage.file
-                    found = f"{APPEND} got files of the sizes {file} for {array.name!r}"
-                    array.place.check_sizes(file, found)
+                    text = f"{APPEND} got files of the sizes {file} for {array.name!r}"
+                    array.place.check_sizes(file, text)
         agreement.settle()
-        arrays = [
-            array._replace(storage=variables[array.name].storage) for array in arrays
-        ]
+        arrays = [array._replace(storage=variables[array.name].storage) for array in arrays]
         agreement.compare(
             [
                 {
@@ -522,12 +520,12 @@ class Output:
                     f"{NAME} got no coordinate {name!r}, expected that of {self.path}"
                 )
         for name, values in self._coords.items():
-            found = self._read(name, arrays[name]) if name in arrays else None
+            stored = self._read(name, arrays[name]) if name in arrays else None
             has_nan = values.dtype.kind in "fc"
             if (
-                found is None
-                or found.dtype != values.dtype
-                or not np.array_equal(found, values, equal_nan=has_nan)
+                stored is None
+                or stored.dtype != values.dtype
+                or not np.array_equal(stored, values, equal_nan=has_nan)
             ):
                 raise ValueError(
                     f"{NAME} got another coordinate {name!r} than {self.path} has, "
@@ -567,10 +565,10 @@ class Output:
         blocks = array.place.to_files(APPEND, array.values, array.storage.file)
         with self._agreement.attempt():
             for start, ids in blocks:
-                found = np.zeros_like(ids)
+                stored = np.zeros_like(ids)
                 box = box_of(start, ids.shape)
-                read_box(self.path, array.name, array.storage, box, found)
-                if not np.array_equal(found, ids):
+                read_box(self.path, array.name, array.storage, box, stored)
+                if not np.array_equal(stored, ids):
                     raise ValueError(
                         f"{APPEND} got rows of other ids than those of {self.path}, "
                         "expected the same points"

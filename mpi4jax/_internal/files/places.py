@@ -90,7 +90,7 @@ class Place(ABC):
         return round_up(self.largest, chunk)
 
     def check_sizes(self, sizes: Sizes, text: str) -> None:
-        """Raise ValueError if chunks or files can't have these sizes, with a text before."""
+        """Raise ValueError, whose text begins with this one, if sizes can't be these."""
         for size, part, points in zip(sizes, self.largest, self.shape, strict=True):
             if self.divides_parts and part < points and part % size:
                 raise ValueError(

@@ -392,6 +392,7 @@ def checksums_of(array: StoredArray) -> dict[str, Json]:
 
 
 def checksum_of(values: Host) -> dict[str, Json]:
+    """The checksum of the bytes of an array."""
     values = np.ascontiguousarray(values)
     return {"checksum of values": _core.checksum_at(values.ctypes.data, values.nbytes)}
 
@@ -472,8 +473,8 @@ class Saving:
                         with agreement.attempt():
                             self._files.write_array(array.name, index, values, storage)
                     elif not at_once:
-                        kept = own_copy(values)
-                        self._pending.append((array.name, index, kept, storage))
+                        copied = own_copy(values)
+                        self._pending.append((array.name, index, copied, storage))
         if at_once:
             self._failure, agreement.failure = agreement.failure, None
 
