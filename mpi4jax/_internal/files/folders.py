@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import math
 import os
 import secrets
@@ -27,19 +26,18 @@ from mpi4jax import _core
 
 from ... import _manifest
 from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
-from . import zarr
+from . import reports, zarr
 from .chunks import Storage, keys_in, part_of
 from .leaves import Host
+from .reports import named_errors
 
 _LOCK = ".lock"
 #: The offset and size in a file of a chunk that it does not have.
 _NO_CHUNK = (1 << 64) - 1
-#: The folder with the reports of processes.
-_REPORTS = ".reports"
 
 #: Seconds that a file which another host has written may take to be seen.
 _VISIBLE_AFTER = 20.0
-#: Seconds between two looks for the reports of others.
+#: Seconds between two looks for such a file.
 _INTERVAL = 0.01
 
 
@@ -74,7 +72,7 @@ class Lease:
             self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             _take_lock(self._lock)
             os.write(self._lock, self.token.encode())
-            (own / _REPORTS).mkdir()
+            (own / reports.FOLDER).mkdir()
             while not _take_name(own, self.folder):
                 # What is there may get its final name meanwhile.
                 with contextlib.suppress(FileNotFoundError):
@@ -103,34 +101,35 @@ class Lease:
             os.close(lock)
         shutil.rmtree(grave, ignore_errors=True)
 
-    def publish(self, path: Path) -> None:
-        """Give the folder its final name, in the place of a checkpoint that has it."""
+    def publish(self, path: Path) -> list[Path]:
+        """Give the folder its final name, and return what had it before, to be removed."""
+        retired = []
         if path.exists():
             if not self._overwrite:
                 raise FileExistsError(f"{path} exists, and did not when this call began")
-            self._replace(path)
+            retired.append(self._replace(path))
         else:
             self.folder.rename(path)
             self._is_published = True
         (path / _LOCK).unlink(missing_ok=True)
+        return retired
 
-    def _replace(self, path: Path) -> None:
+    def _replace(self, path: Path) -> Path:
         # The old folder gets the name of one that is written: nobody else may remove it.
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _take_lock(lock)
             if _core.swap_names(self.folder, path):
                 self._is_published = True
-                remove(self.folder)
-                return
+                return _retire(self.folder)
             # Where names can't be swapped, the old folder has a name that `latest` finds.
             old = path.with_name(f"{path.name}.old")
             if (old / MANIFEST).exists():
-                remove(old)
+                shutil.rmtree(_retire(old), ignore_errors=True)
             path.rename(old)
             self.folder.rename(path)
             self._is_published = True
-            remove(old)
+            return _retire(old)
         finally:
             os.close(lock)
 
@@ -227,7 +226,7 @@ class Files:
         entries = np.full((math.prod(storage.counts), 2), _NO_CHUNK, "<u8")
         size = checksum = 0
         self.written[name] = size, checksum  # to be removed, if there is no room for it
-        with _named_errors(path), path.open("wb", buffering=0) as file:
+        with named_errors(path), path.open("wb", buffering=0) as file:
 
             def write(chunk: Host, element: int) -> int:
                 nonlocal size, checksum
@@ -250,7 +249,7 @@ class Files:
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file without a checksum behind it."""
         path = self._path(name)
-        with _named_errors(path), path.open("wb") as file:
+        with named_errors(path), path.open("wb") as file:
             file.write(content)
         self.written[name] = len(content), _core.checksum(content)
 
@@ -270,10 +269,11 @@ class Files:
             _core.sync_path(path)
         self._unsynced.clear()
 
-    def remove(self) -> None:
-        """Remove what this process has written, which may make room for its report."""
+    def remove(self, folder: Path) -> None:
+        """Remove the files of a folder that have the names of those written."""
         for name in self.written:
-            (self.folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
 
 
 def file_name(array: str, index: tuple[int, ...]) -> str:
@@ -308,7 +308,7 @@ def open_array(
         offset, stored = entries[storage.number(index)].tolist()
         read(offset, stored, values, is_compressed=bool(storage.compression))
 
-    with file, _named_errors(path):
+    with file, named_errors(path):
         if storage.is_sharded:
             entries = np.empty((math.prod(storage.counts), 2), "<u8")
             stored = entries.nbytes + CHECKSUM_BYTES
@@ -337,82 +337,38 @@ def read_box(
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file in one step: others see it as it was, or as it is then."""
     temporary = path.with_name(f"{path.name}.new")
-    with _named_errors(path):
+    with named_errors(path):
         temporary.write_bytes(content)
         temporary.rename(path)
 
 
-@contextlib.contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    """Give errors of writing the name of the file, which Python does not."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+def publish(
+    files: Files, lease: Lease, path: Path, content: dict[str, Json], keep: int | None
+) -> list[Path]:
+    """Write the manifest of a checkpoint, and give its folder the final name.
 
-
-# The reports of processes.
-
-
-def report(folder: Path, rank: int, content: Json) -> None:
-    """Write the report of this process: its files, or a text about its failure."""
-    name = folder / _REPORTS / str(rank)
-    replace_file(name, json.dumps(content).encode())
-
-
-def reports(
-    folder: Path, size: int, number: int, is_cancelled: Callable[[], bool]
-) -> list[Json]:
-    """The reports of all processes. Raise OSError if one reports a failure.
-
-    Arguments:
-        folder: The folder that is written.
-        size: The number of processes.
-        number: The number of the report, if each process makes several. A failure has the
-            number of the last one before it.
-        is_cancelled: Whether the reports that are missing will not come.
+    Returns:
+        What is to be removed then: the checkpoint that had this name, and those of the
+        same folder that are older than the newest ones to be kept.
 
     """
-    contents: dict[int, Json] = {}
-    while len(contents) < size:
-        present = {name for name in os.listdir(folder / _REPORTS) if name.isdigit()}
-        for rank in range(size):
-            if rank not in contents and str(rank) in present:
-                content = json.loads((folder / _REPORTS / str(rank)).read_text())
-                if content["number"] >= number:
-                    contents[rank] = content
-                elif "failure" in content:
-                    raise OSError(f"{content['failure']} (on rank {rank})")
-        if len(contents) < size:
-            if is_cancelled():
-                rank = next(rank for rank in range(size) if rank not in contents)
-                raise OSError(f"rank {rank} has not written its part of {folder}")
-            time.sleep(_INTERVAL)
-    return [contents[rank] for rank in range(size)]
-
-
-def publish(files: Files, lease: Lease, path: Path, content: dict[str, Json]) -> None:
-    """Write the manifest of a checkpoint, and give its folder the final name."""
-    shutil.rmtree(files.folder / _REPORTS)
+    shutil.rmtree(files.folder / reports.FOLDER)
     files.write_bytes(MANIFEST, _manifest.encode(content))
     files.sync()
-    lease.publish(path)
+    retired = lease.publish(path)
     _core.sync_path(path.parent)
+    lease.release()
+    if keep is not None:
+        older = _manifest.checkpoints(path.parent)[keep:]
+        retired += [_retire(other) for other in older if other != path]
+    return retired
 
 
-def remove(path: Path) -> None:
-    """Remove a checkpoint. Without its manifest, removed first, it is no checkpoint."""
+def _retire(path: Path) -> Path:
+    """Give a checkpoint another name, by which it is none, until it is removed."""
     (path / MANIFEST).unlink(missing_ok=True)
-    grave = path.with_name(f".{path.name.strip('.')}.removed")
-    shutil.rmtree(grave, ignore_errors=True)
+    retired = path.with_name(f".{path.name.strip('.')}.removed")
+    shutil.rmtree(retired, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):  # another run removes it, too
-        path.rename(grave)
-    shutil.rmtree(grave, ignore_errors=True)
-
-
-def remove_older(path: Path, keep: int) -> None:
-    """Remove all checkpoints in a folder but the newest ones, of which one is `path`."""
-    for older in _manifest.checkpoints(path.parent)[keep:]:
-        if older != path:
-            remove(older)
+        path.rename(retired)
+    return retired

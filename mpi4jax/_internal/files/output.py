@@ -36,12 +36,11 @@ from .folders import (
     file_name,
     read_box,
     replace_file,
-    report,
-    reports,
     writing_name,
 )
 from .leaves import ZARR_TYPES, Host, leaf_of, names_of
 from .plans import EXPECTED, communicator_of, is_plan
+from .reports import Reports
 from .save import (
     SIZES,
     StoredArray,
@@ -200,6 +199,7 @@ class Output:
             with agreement.attempt():
                 check_visible(NAME, self._folder, token)
             agreement.settle()
+            self._reports = Reports(self._folder, agreement.comm)
         except Exception:
             self._release()
             agreement.free()
@@ -419,18 +419,17 @@ class Output:
         try:
             for file in step.files:
                 self._files.write_array(*file)
-            report(self._folder, rank, {"number": number})
+            self._reports.send({}, number)
         except Exception as error:
             with contextlib.suppress(OSError):
-                self._files.remove()
-                report(self._folder, rank, {"number": number - 1, "failure": str(error)})
+                self._files.remove(self.path)  # which makes room for the report
+                self._reports.send({"failure": str(error)}, number)
             raise
         with self._changed:
             self._written = number
             self._changed.notify_all()
         if rank == 0:
-            size = self._agreement.size
-            reports(self._folder, size, number, lambda: self._is_cancelled)
+            self._reports.receive(lambda: self._is_cancelled, number)
             self._complete(step.time)
 
     def _complete(self, moment: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import sys
 import threading
 import time
@@ -32,14 +33,12 @@ from .folders import (
     Lease,
     check_visible,
     publish,
-    remove_older,
-    report,
-    reports,
     writing_name,
 )
 from .leaves import Host, Leaf, leaf_of, names_of, own_axes, stored_type
 from .places import Place, own_ids
 from .plans import EXPECTED, communicator_of, host_array, is_plan, kinds_of, saved_place
+from .reports import Reports
 from .trees import Structure, flatten, prefix_leaves
 
 FUNCTION = "files.save"
@@ -445,7 +444,7 @@ class Saving:
         with agreement.attempt():
             check_visible(agreement.function, folder, token)
         agreement.settle()
-        self._files = Files(folder)
+        self._files, self._reports = Files(folder), Reports(folder, agreement.comm)
         self._pending: list[tuple[str, tuple[int, ...], Host, Storage]] = []
         self._thread: threading.Thread | None = None
         #: The thread of the previous checkpoint, if that is still being written.
@@ -455,6 +454,8 @@ class Saving:
         self._is_cancelled = threading.Event()
         self._failure: Exception | None = None
         self._was_awaited = False
+        #: What is to be removed once this checkpoint is whole.
+        self._retired: list[Path] = []
 
     @override
     def __repr__(self) -> str:
@@ -495,38 +496,38 @@ class Saving:
         self._has_written.set()
         if self._agreement.rank == 0 and self._failure is None:
             self._publish()
+            self._remove_retired()
 
     def _end_own(self) -> None:
         """Report the files that this process has written, or the reason of its failure."""
         try:
             if self._failure is None:
                 self._files.sync()
-                content = {"number": 0, "files": self._files.written}
-                report(self._files.folder, self._agreement.rank, content)
+                self._reports.send({"files": self._files.written})
         except Exception as error:
             self._failure = error
         if self._failure is not None:
             with contextlib.suppress(OSError):
-                self._files.remove()
-                failure = {"number": -1, "failure": str(self._failure)}
-                report(self._files.folder, self._agreement.rank, failure)
+                self._files.remove(self._files.folder)  # which makes room for the report
+                self._reports.send({"failure": str(self._failure)})
 
     def _publish(self) -> None:
         """Complete the checkpoint once all processes have written their parts."""
         assert self._lease is not None
         try:
-            size, is_cancelled = self._agreement.size, self._is_cancelled.is_set
-            for content in reports(self._files.folder, size, 0, is_cancelled):
-                self._files.written.update(content["files"])
+            written: dict[str, tuple[int, int]] = {}
+            for content in self._reports.receive(self._is_cancelled.is_set):
+                written.update(content["files"])
             if self._earlier is not None:
                 # Names in another order than the calls would make an older checkpoint the
                 # newest, and two threads would remove the same one.
                 self._earlier.join()
             self._write_metadata()
-            publish(self._files, self._lease, self.path, self._content)
-            self._lease.release()
-            if self._keep is not None:
-                remove_older(self.path, self._keep)
+            self._content["time"] = time.time_ns()
+            self._content["files"] = {**written, **self._files.written}
+            self._retired = publish(
+                self._files, self._lease, self.path, self._content, self._keep
+            )
         except Exception as error:
             self._failure = error
 
@@ -553,8 +554,13 @@ class Saving:
             files.write_bytes(f"{name}/{zarr.METADATA}", zarr.encode(metadata[name]))
         group = zarr.encode(zarr.group_metadata(metadata, {}))
         files.write_bytes(zarr.METADATA, group)
-        self._content["time"] = time.time_ns()
-        self._content["files"] = dict(files.written)
+
+    def _remove_retired(self) -> None:
+        """Remove earlier checkpoints: files named like own ones, and rank 0 the rest."""
+        for folder in self._retired:
+            self._files.remove(folder)
+            if self._agreement.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def is_over(self) -> bool:
@@ -586,6 +592,9 @@ class Saving:
                 self._publish()
             agreement.failure = self._failure
             agreement.settle()
+            if self._thread is None:
+                self._retired = agreement.comm.bcast(self._retired)
+                self._remove_retired()
         finally:
             self.clean_up()
         # Not in a finally clause: after an interrupt, others may be anywhere.

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -245,6 +246,68 @@ def test_an_error_in_the_background_is_that_of_the_next_call(folder, monkeypatch
     monkeypatch.undo()
     assert not any(name.startswith((".", "a")) for name in names_in(folder))
     files.save(folder / "a", field(), PLAN)
+
+
+class Nodes:
+    """A communicator whose processes are on several nodes."""
+
+    def __init__(self, count):
+        self._count = count
+
+    def Split_type(self, kind):
+        return comm.Split(RANK % self._count)
+
+    def __getattr__(self, name):
+        return getattr(comm, name)
+
+
+def reports_of(folder, nodes):
+    from mpi4jax._internal.files.reports import FOLDER, Reports
+
+    if RANK == 0:
+        (folder / FOLDER).mkdir()
+    made = Reports(folder, Nodes(nodes))
+    comm.Barrier()
+    return made, folder / FOLDER
+
+
+@pytest.mark.parametrize("nodes", [1, 2, SIZE])
+def test_reports_of_many_steps(folder, nodes, monkeypatch):
+    """Some processes are ahead of the one that reads, and files do not grow for ever."""
+    from mpi4jax._internal.files import reports
+
+    monkeypatch.setattr(reports, "_NUMBERS", 4)
+    sent, where = reports_of(folder, nodes)
+    generator = np.random.default_rng(RANK)
+    for number in range(10):
+        time.sleep(generator.random() / 100)
+        sent.send({"files": [RANK, number]}, number)
+        if RANK == 0:
+            received = [each["files"] for each in sent.receive(lambda: False, number)]
+            assert received == [[rank, number] for rank in range(SIZE)]
+    assert all(name.endswith(("-1", "-2")) for name in names_in(where))
+
+
+def test_reports_that_are_not_whole(folder):
+    """Lines that were cut as the disk was full, and bytes that have not arrived yet."""
+    sent, where = reports_of(folder, 1)
+    if RANK == SIZE - 1:
+        (where / "0-0").write_bytes(b'\n{"rank": 0, "numb')
+        sent.send({"files": "last"})
+    comm.Barrier()
+    whole = (where / "0-0").read_bytes()
+    comm.Barrier()
+    if RANK == 0:
+        (where / "0-0").write_bytes(whole[:20] + bytes(len(whole) - 20))
+        if SIZE > 1:
+            with pytest.raises(OSError, match="rank 0 has not written its part"):
+                sent.receive(lambda: True)
+        (where / "0-0").write_bytes(whole)
+        for rank in range(SIZE - 1):
+            sent._rank = rank
+            sent.send({"files": rank})
+        received = [each["files"] for each in sent.receive(lambda: False)]
+        assert received == [*range(SIZE - 1), "last"]
 
 
 def test_a_folder_that_another_run_is_writing(folder):
