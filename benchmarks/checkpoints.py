@@ -1,8 +1,8 @@
 """Checkpoints of a divided array: ours, the same bytes without a format, and orbax. Output.
 
-Orbax takes part where it is installed:
+Orbax and zarr-python take part where they are installed:
 
-    .envs/uv/bin/uv pip install --python .envs/mpich/bin/python orbax-checkpoint
+    .envs/uv/bin/uv pip install --python .envs/mpich/bin/python orbax-checkpoint zarr
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import itertools
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +27,10 @@ try:
     import orbax.checkpoint as orbax
 except ImportError:
     orbax = None
+try:
+    import zarr
+except ImportError:
+    zarr = None
 
 #: Bytes of a row of the array, which has as many as there is room for.
 ROW = 1 << 16
@@ -157,11 +163,50 @@ def cases_of_output(folder: Path) -> dict[str, Thunk]:
         with files.Output(path, grid.plan, compression=compression) as output:
             run(output.append)
 
-    return {
+    def run_with_zarr() -> None:
+        """The same files by zarr-python, which a thread of its own writes."""
+        plan, arrays = grid.plan, {}
+        size = plan.local_shape
+        own = tuple(slice(a, a + n) for a, n in zip(plan.offset, size, strict=True))
+        path = folder / f"run {next(numbers)} zarr-python"
+        for name in ("eta", "u", "v") if RANK == 0 else ():
+            zarr.create_array(
+                path / name,
+                shape=(STEPS // 10, *plan.shape),
+                chunks=(1, *size),
+                dtype="float32",
+                compressors=None,
+            )
+        WORLD.Barrier()
+
+        def write(time: int, fields: dict[str, np.ndarray]) -> None:
+            for name, field in fields.items():
+                if name not in arrays:
+                    arrays[name] = zarr.open_array(path / name, mode="r+")
+                arrays[name][(time, *own)] = field
+
+        with ThreadPoolExecutor(1) as thread:
+            written: deque[Future[None]] = deque()
+
+            def append(fields: dict[str, jax.Array], step: int) -> None:
+                if len(written) == 2:
+                    written.popleft().result()
+                copies = {
+                    name: np.array(plan.without_ghosts(field))
+                    for name, field in fields.items()
+                }
+                written.append(thread.submit(write, step // 10, copies))
+
+            run(append)
+            for each in written:
+                each.result()
+
+    cases = {
         "steps": lambda: run(lambda *_: None),
         "steps, output": run_with_output,
         "steps, compressed": lambda: run_with_output("lz4"),
     }
+    return cases if zarr is None else {**cases, "steps, zarr-python": run_with_zarr}
 
 
 def compressed_size(folder: Path) -> float:

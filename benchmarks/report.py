@@ -550,6 +550,9 @@ def output(r: Results) -> list[Row]:
             "compressed / alone": r.ratio(
                 name, OURS, f"{place}, steps, compressed", f"{place}, steps"
             ),
+            "zarr-python / alone": r.ratio(
+                name, OURS, f"{place}, steps, zarr-python", f"{place}, steps"
+            ),
             "size, compressed / not": number(r, name, OURS, f"{place}, compressed size"),
         }
         for (name, ranks), place in itertools.product(

@@ -142,6 +142,8 @@ def measure(workload: str, peer: str, ranks: int, quick: bool) -> Samples:
         options = ["--quick"] if quick else []
         script = HERE / "measure.py"
         environ = dict(SETTINGS.get(peer, {}))
+        if workload == "checkpoints" and ranks == 1:
+            environ["PJRT_NPROC"] = "1"  # so that the thread that writes has a core
         if workload == "c":
             if shutil.which("cc") is None:
                 print("skipped: no C compiler")
