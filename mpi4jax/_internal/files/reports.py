@@ -108,7 +108,9 @@ class Reports:
                 file.seek(offset)
                 content = file.read()
         except FileNotFoundError:
-            return
+            if path.parent.is_dir():
+                return
+            raise
         # On a file system of a network, bytes that are not there yet may be zeros.
         lines = content.partition(b"\0")[0].split(b"\n")
         self._offsets[path] = offset + sum(len(line) + 1 for line in lines[:-1])

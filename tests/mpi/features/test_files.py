@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -308,6 +309,9 @@ def test_reports_that_are_not_whole(folder):
             sent.send({"files": rank})
         received = [each["files"] for each in sent.receive(lambda: False)]
         assert received == [*range(SIZE - 1), "last"]
+        shutil.rmtree(where)
+        with pytest.raises(FileNotFoundError):
+            sent.receive(lambda: False)
 
 
 def test_a_folder_that_another_run_is_writing(folder):
