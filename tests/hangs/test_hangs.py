@@ -108,6 +108,7 @@ HANGS = {
     "exception_first": Hang(3, 1),
     "plan_on_one_rank": Hang(2, DEADLOCK),
     "grid_on_one_rank": Hang(2, DEADLOCK),
+    "saved_on_one_rank": Hang(2, DEADLOCK),
     # Programs in a `shard_map`.
     "sharded_recv": Hang(2, DEADLOCK),
     "sharded_exchange": Hang(2, DEADLOCK),
