@@ -397,13 +397,24 @@ def combine_checksums(first: int, second: int, size: int) -> int:
 def file_checksum(path: str | os.PathLike[str]) -> int:
     """The CRC-32C of all bytes of a file."""
 
-def read_chunk(
-    file: int, offset: int, stored: int, address: int, size: int, is_compressed: bool
+def read_chunks(
+    file: int,
+    places: Sequence[Sequence[int]],
+    address: int,
+    size: int,
+    is_compressed: bool,
 ) -> None:
-    """Read a chunk of an open file, which has `stored` bytes there, to an address.
+    """Read chunks of an open file to an address, where each has `size` bytes.
 
-    Raises a ValueError if it has another size, or another checksum than that behind it. The
-    text goes on behind the name of the file.
+    Arguments:
+        file: The file's descriptor.
+        places: The offset of each chunk, and its size in the file.
+        address: The address of the first one, which the others follow.
+        size: The size of a chunk in bytes, uncompressed, not 0.
+        is_compressed: Whether they are compressed.
+
+    Raises a ValueError if one has another size, or another checksum than that behind it.
+    The text goes on behind the name of the file.
     """
 
 def start_writeback(file: int) -> None:
@@ -415,11 +426,20 @@ def swap_names(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Put a file, or the names of the files in a folder, on the disk."""
 
-def write_chunk(
-    file: int, offset: int, address: int, size: int, element: int
-) -> tuple[int, int]:
-    """Write the bytes at an address, and then their checksum, into an open file.
+def write_chunks(
+    file: int, offset: int, address: int, size: int, count: int, element: int
+) -> tuple[list[int], int]:
+    """Write chunks, which follow each other, each with its checksum behind it.
 
     They are compressed if `element` is the size of their elements, and not 0. Returns the
-    size and the checksum of what was written.
+    size that each has in the file, and the checksum of what was written.
+
+    Arguments:
+        file: The descriptor of a file that is open.
+        offset: Where the first one goes in the file.
+        address: The address of the first one.
+        size: The size of a chunk in bytes, not 0.
+        count: The number of chunks.
+        element: The size of an element in bytes, or 0.
+
     """

@@ -57,73 +57,107 @@ pub fn file_checksum(path: &Path) -> io::Result<u32> {
     }
 }
 
-/// A chunk in a file: its bytes, with their checksum behind them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Size of the bytes and their checksum.
-    pub size: u64,
-    /// Checksum of all of them.
-    pub checksum: u32,
-}
-
-/// Bytes of a file, one after the other, and the checksum of those that were read or written.
-struct Stream<'a> {
-    file: &'a File,
-    at: u64,
-    checksum: u32,
-}
-
-impl<'a> Stream<'a> {
-    fn new(file: &'a File, at: u64) -> Self {
-        Self {
-            file,
-            at,
-            checksum: 0,
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
-        self.file.write_all_at(bytes, self.at)?;
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(bytes, self.at)?;
-        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-/// Writes a chunk into a file, where it begins at an offset: bytes of an array, which are compressed (up to
-/// `blosc::MAX_BYTES`) if the size of their elements is given.
-pub fn write(
+/// Writes chunks into a file, from an offset on: bytes of arrays, with their checksum behind them. They are
+/// compressed (up to `blosc::MAX_BYTES`) if the size of their elements is given. Gives the size that each
+/// has in the file, and the checksum of all.
+pub fn write_chunks(
     file: &File,
     offset: u64,
-    bytes: &[u8],
+    chunks: &[&[u8]],
     element: Option<usize>,
-) -> io::Result<Written> {
-    let mut stream = Stream::new(file, offset);
-    if let Some(element) = element {
-        let first = offset + blosc::front_size(bytes.len()) as u64;
-        stream.at = first;
-        let front = blosc::compress(bytes, element, |block| stream.write(block))?;
-        file.write_all_at(&front, offset)?;
-        let behind = (stream.at - first) as usize;
-        stream.checksum = combine_checksums(checksum(&front), stream.checksum, behind);
-    } else {
-        for block in bytes.chunks(BLOCK) {
-            stream.write(block)?;
+) -> io::Result<(Vec<u64>, u32)> {
+    let mut writer = Writer {
+        file,
+        end: offset,
+        checksum: 0,
+        pending: vec![],
+    };
+    let mut write = |chunk: &&[u8]| {
+        if chunk.len() < BLOCK / 2 {
+            writer.write_small(chunk, element)
+        } else {
+            writer.write_large(chunk, element)
         }
+    };
+    let sizes = chunks.iter().map(&mut write).collect::<io::Result<_>>()?;
+    writer.flush()?;
+    Ok((sizes, writer.checksum))
+}
+
+struct Writer<'a> {
+    file: &'a File,
+    /// End of what is in the file.
+    end: u64,
+    /// Checksum of what was written.
+    checksum: u32,
+    /// Small chunks that are not in the file yet.
+    pending: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.pending, self.end)?;
+        self.end += self.pending.len() as u64;
+        self.checksum = crc32c::crc32c_append(self.checksum, &self.pending);
+        self.pending.clear();
+        Ok(())
     }
-    let checksum = stream.checksum;
-    stream.write(&checksum.to_le_bytes())?;
-    Ok(Written {
-        size: stream.at - offset,
-        checksum: stream.checksum,
-    })
+
+    /// Writes a chunk together with others, and gives its size.
+    fn write_small(&mut self, bytes: &[u8], element: Option<usize>) -> io::Result<u64> {
+        let first = self.pending.len();
+        if let Some(element) = element {
+            self.pending
+                .resize(first + blosc::front_size(bytes.len()), 0);
+            let write = |block: &[u8]| -> io::Result<()> {
+                self.pending.extend_from_slice(block);
+                Ok(())
+            };
+            let front = blosc::compress(bytes, element, write)?;
+            self.pending[first..][..front.len()].copy_from_slice(&front);
+        } else {
+            self.pending.extend_from_slice(bytes);
+        }
+        let of_bytes = checksum(&self.pending[first..]);
+        self.pending.extend(of_bytes.to_le_bytes());
+        let size = self.pending.len() - first;
+        if self.pending.len() >= BLOCK {
+            self.flush()?;
+        }
+        Ok(size as u64)
+    }
+
+    /// Writes a chunk block by block, and gives its size. Its bytes are read once, so that the checksum of all
+    /// follows from that of the chunk, which takes some microseconds.
+    fn write_large(&mut self, bytes: &[u8], element: Option<usize>) -> io::Result<u64> {
+        self.flush()?;
+        let (file, offset) = (self.file, self.end);
+        let front_size = element.map_or(0, |_| blosc::front_size(bytes.len()));
+        let first = offset + front_size as u64;
+        self.end = first;
+        let mut of_bytes = 0;
+        let write = |block: &[u8]| {
+            of_bytes = crc32c::crc32c_append(of_bytes, block);
+            file.write_all_at(block, self.end)?;
+            self.end += block.len() as u64;
+            Ok::<_, io::Error>(())
+        };
+        if let Some(element) = element {
+            let front = blosc::compress(bytes, element, write)?;
+            file.write_all_at(&front, offset)?;
+            let behind = (self.end - first) as usize;
+            of_bytes = combine_checksums(checksum(&front), of_bytes, behind);
+        } else {
+            bytes.chunks(BLOCK).try_for_each(write)?;
+        }
+        let behind = of_bytes.to_le_bytes();
+        file.write_all_at(&behind, self.end)?;
+        self.end += CHECKSUM;
+        let size = self.end - offset;
+        let of_chunk = crc32c::crc32c_append(of_bytes, &behind);
+        self.checksum = combine_checksums(self.checksum, of_chunk, size as usize);
+        Ok(size)
+    }
 }
 
 /// Lets the system put a file on the disk while the program goes on. It may do so later, too.
@@ -153,26 +187,33 @@ pub fn read(
     if size < CHECKSUM || !is_compressed && found != expected {
         return Err(Damage::Size(found, expected));
     }
-    let mut stream = Stream::new(file, offset);
+    let (mut end, mut checksum) = (offset, 0);
+    let mut read = |bytes: &mut [u8]| -> io::Result<u32> {
+        file.read_exact_at(bytes, end)?;
+        end += bytes.len() as u64;
+        let before = checksum;
+        checksum = crc32c::crc32c_append(checksum, bytes);
+        Ok(before)
+    };
     if is_compressed {
         let no_blocks = || Damage::Compression(expected);
         let mut front = vec![0; blosc::front_size(bytes.len())];
-        stream.read(&mut front)?;
+        read(&mut front)?;
         let blocks = blosc::Blocks::new(&front, bytes.len(), found as usize);
         let mut blocks = blocks.ok_or_else(no_blocks)?;
         let mut packed = vec![];
         for (block, size) in blosc::blocks_of(bytes).zip(blocks.sizes()) {
             packed.resize(size, 0);
-            stream.read(&mut packed)?;
+            read(&mut packed)?;
             blocks.decompress(&packed, block).ok_or_else(no_blocks)?;
         }
     } else {
         for block in bytes.chunks_mut(BLOCK) {
-            stream.read(block)?;
+            read(block)?;
         }
     }
-    let (checksum, mut behind) = (stream.checksum, [0; size_of::<u32>()]);
-    stream.read(&mut behind)?;
+    let mut behind = [0; size_of::<u32>()];
+    let checksum = read(&mut behind)?;
     let behind = u32::from_le_bytes(behind);
     if behind != checksum {
         return Err(Damage::Checksum(checksum, behind));
@@ -253,23 +294,21 @@ mod tests {
     fn what_is_written_is_read_and_damage_is_seen() {
         let path = path("chunks");
         for element in [None, Some(4)] {
-            let sizes = [1, 7, BLOCK, 3 * BLOCK + 5];
+            let sizes = [1, 7, BLOCK / 3, BLOCK, 3 * BLOCK + 5, BLOCK / 2 - 2, 9];
             let chunks =
                 sizes.map(|size| -> Vec<u8> { (0..size).map(|n| (n * n + n / 7) as u8).collect() });
             let file = File::create(&path).unwrap();
-            let (mut total, mut places) = (Written::default(), vec![]);
-            for bytes in &chunks {
-                let written = write(&file, total.size, bytes, element).unwrap();
-                places.push((total.size, written.size));
-                let size = written.size as usize;
-                total.checksum = combine_checksums(total.checksum, written.checksum, size);
-                total.size += written.size;
-            }
+            file.write_all_at(b"front", 0).unwrap();
+            let bytes = chunks.each_ref().map(Vec::as_slice);
+            let (sizes, of_all) = write_chunks(&file, 5, &bytes, element).unwrap();
             start_writeback(&file);
             sync(&path).unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().len(), total.size);
-            assert_eq!(file_checksum(&path).unwrap(), total.checksum);
-            for (bytes, (offset, size)) in chunks.iter().zip(places) {
+            let whole = fs::read(&path).unwrap();
+            assert_eq!(whole.len() as u64, 5 + sizes.iter().sum::<u64>());
+            assert_eq!(checksum(&whole[5..]), of_all);
+            assert_eq!(checksum(&whole), file_checksum(&path).unwrap());
+            let mut offset = 5;
+            for (bytes, size) in chunks.iter().zip(sizes) {
                 let check = |expected: usize, size| {
                     let mut back = vec![1; expected];
                     let file = File::open(&path).unwrap();
@@ -282,7 +321,6 @@ mod tests {
                     Some(_) => assert!(matches!(error, Damage::Compression(_))),
                 }
                 assert!(matches!(check(bytes.len(), 3), Err(Damage::Size(0, _))));
-                let whole = fs::read(&path).unwrap();
                 let mut damaged = whole.clone();
                 damaged[offset as usize + size as usize / 2] ^= 8;
                 fs::write(&path, damaged).unwrap();
@@ -292,10 +330,11 @@ mod tests {
                     Some(_) => matches!(error, Damage::Checksum(..) | Damage::Compression(_)),
                 };
                 assert!(is_seen);
-                assert_ne!(file_checksum(&path).unwrap(), total.checksum);
+                assert_ne!(file_checksum(&path).unwrap(), checksum(&whole));
                 fs::write(&path, &whole[..offset as usize + 2]).unwrap();
                 assert!(matches!(check(bytes.len(), size), Err(Damage::End)));
-                fs::write(&path, whole).unwrap();
+                fs::write(&path, &whole).unwrap();
+                offset += size;
             }
         }
         fs::remove_file(&path).unwrap();

@@ -91,7 +91,7 @@ HANGS = {
     "site_exit": Hang(3, 3),
     "raise_system_exit": Hang(3, DEADLOCK),
     "exit_at_exit": Hang(2, DEADLOCK),
-    "killed": Hang(3, None),
+    "killed": Hang(3, None, PATIENT),
     # What could go on, and is ended all the same.
     "stopped": Hang(3, DEADLOCK, TIMEOUT),
     "endless_computation": Hang(3, DEADLOCK, TIMEOUT),
@@ -119,7 +119,7 @@ HANGS = {
     # What MPI takes without a word.
     "different_types": Hang(3, DEADLOCK, CHECK),
     "short_message": Hang(2, DEADLOCK, CHECK),
-    "never_received": Hang(2, 0, CHECK),
+    "never_received": Hang(2, 0, {**CHECK, **PATIENT}),
     "checked_on_one_rank": Hang(2, 1, PATIENT),
     # What is only slow.
     "slow_rank": Hang(3, 0, SLOW),

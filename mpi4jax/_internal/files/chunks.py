@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,9 @@ from .leaves import Host
 
 #: Size of a chunk in bytes beyond which it is divided.
 LARGEST = 1 << 26
+
+#: Number of elements of small chunks that are written or read together.
+_SLAB = 1 << 18
 
 #: Sizes of a chunk along the axes of an array.
 Sizes: TypeAlias = tuple[int, ...]
@@ -43,23 +46,41 @@ class Storage(NamedTuple):
         """The number of chunks of a file along each axis."""
         return tuple(a // b for a, b in zip(self.file, self.chunk, strict=True))
 
-    def chunks_of(self, values: Host) -> Iterator[tuple[int, Host]]:
-        """The chunks of a file, with their numbers in it. They are filled up with zeros."""
-        for index, box in keys_in(box_of((0,) * values.ndim, values.shape), self.chunk):
-            chunk = part_of(values, box, (0,) * values.ndim)
-            if chunk.shape != self.chunk:
-                padded = np.zeros(self.chunk, values.dtype)
-                padded[tuple(map(slice, chunk.shape))] = chunk
-                chunk = padded
-            yield self.number(index), np.ascontiguousarray(chunk)
+    def slabs_in(
+        self, box: Sequence[range]
+    ) -> Iterator[tuple[list[range], tuple[range, ...]]]:
+        """The parts of a box that one call reads or writes: the indices of chunks, points.
 
-    def number(self, index: Sequence[int]) -> int:
-        """The number of a chunk in its file, by its indices in the array."""
-        number = 0
-        for k, file, chunk in zip(index, self.file, self.chunk, strict=True):
-            count = file // chunk
-            number = number * count + k % count
-        return number
+        They are large enough that calls cost nothing, and as small as caches.
+        """
+        sizes = [*self.chunk]
+        for axis in reversed(range(len(sizes))):
+            size, sizes[axis] = sizes[axis], self.file[axis]
+            if math.prod(sizes) > _SLAB:
+                sizes[axis] = size
+        for _, points in keys_in(box, tuple(sizes)):
+            pairs = zip(points, self.chunk, strict=True)
+            yield [range(a.start // n, -(-a.stop // n)) for a, n in pairs], points
+
+    def split(self, values: Host) -> Host:
+        """An array with the indices of chunks and then those in one. Zeros fill it up."""
+        whole = round_up(values.shape, self.chunk)
+        if values.shape != whole:
+            padded = np.zeros(whole, values.dtype)
+            padded[tuple(map(slice, values.shape))] = values
+            values = padded
+        pairs = [(n // size, size) for n, size in zip(whole, self.chunk, strict=True)]
+        split = values.reshape([n for pair in pairs for n in pair])
+        axes = range(split.ndim)
+        return np.ascontiguousarray(split.transpose(*axes[::2], *axes[1::2]))
+
+    def join(self, chunks: Host) -> Host:
+        """The array that was split."""
+        axes, count = range(chunks.ndim), chunks.ndim // 2
+        pairs = zip(axes[:count], axes[count:], strict=True)
+        split = chunks.transpose([axis for pair in pairs for axis in pair])
+        sizes = zip(chunks.shape[:count], self.chunk, strict=True)
+        return split.reshape([n * size for n, size in sizes])
 
 
 class Block(NamedTuple):
@@ -170,10 +191,13 @@ def box_of(start: Sequence[int], shape: Sequence[int]) -> tuple[range, ...]:
     return tuple(range(a, a + size) for a, size in zip(start, shape, strict=True))
 
 
-def part_of(array: Host, box: Sequence[range], start: Sequence[int]) -> Host:
-    """The values of a box, as a view of an array that begins at this point."""
+def part_of(array: Host, box: Sequence[range], start: Iterable[int]) -> Host:
+    """The values of a box, as a view of an array that begins at this point.
+
+    The array may have more axes behind.
+    """
     pairs = zip(box, start, strict=True)
     within = (slice(points.start - a, points.stop - a) for points, a in pairs)
-    index: Any = ..., *within  # also without axes an array
+    index: Any = *within, ...  # also without axes an array
     part: Host = array[index]
     return part

@@ -2,8 +2,8 @@
 
 It is written under the name `.NAME.writing`, where one process holds a lock that the system
 releases when that process ends, in whatever way. So a folder without a holder is what a
-killed run has left. Each process says in a file of its own what it has written, or that it
-has failed; then one writes the manifest, and the folder gets its name.
+killed run has left. Each process reports what it has written, or that it has failed; then
+one writes the manifest, and the folder gets its name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from mpi4jax import _core
 from ... import _manifest
 from ..._manifest import CHECKSUM_BYTES, MANIFEST, Json
 from . import reports, zarr
-from .chunks import Storage, keys_in, part_of
+from .chunks import Storage, box_of, keys_in, part_of
 from .leaves import Host
 from .reports import named_errors
 
@@ -217,31 +218,39 @@ class Files:
         self._folders: set[Path] = {folder}
 
     def write_array(
-        self, array: str, index: tuple[int, ...], values: Host, storage: Storage
+        self, array: str, at: tuple[int, ...], values: Host, storage: Storage
     ) -> None:
         """Write a file of an array: its chunks, with their checksums."""
-        name = file_name(array, index)
+        name = file_name(array, at)
         path = self._path(name)
         element = zarr.element_size(values.dtype) if storage.compression else 0
-        entries = np.full((math.prod(storage.counts), 2), _NO_CHUNK, "<u8")
+        entries = np.full((*storage.counts, 2), _NO_CHUNK, "<u8")
         size = checksum = 0
         self.written[name] = size, checksum  # to be removed, if there is no room for it
         with named_errors(path), path.open("wb", buffering=0) as file:
 
-            def write(chunk: Host, element: int) -> int:
+            def write(chunks: Host, count: int, element: int) -> Host:
+                """Write chunks, and give the offset and size of each."""
                 nonlocal size, checksum
-                address, fd = chunk.ctypes.data, file.fileno()
-                added, of_chunk = _core.write_chunk(
-                    fd, size, address, chunk.nbytes, element
+                address, nbytes = chunks.ctypes.data, chunks.nbytes // count
+                sizes, of_chunks = _core.write_chunks(
+                    file.fileno(), size, address, nbytes, count, element
                 )
-                checksum = _core.combine_checksums(checksum, of_chunk, added)
-                size += added
-                return added
+                added = np.array(sizes, "<u8")
+                offsets = size + np.cumsum(added) - added
+                total = sum(sizes)
+                checksum = _core.combine_checksums(checksum, of_chunks, total)
+                size += total
+                return np.stack([offsets, added], axis=-1)
 
-            for number, chunk in storage.chunks_of(values):
-                entries[number] = size, write(chunk, element)
+            start = (0,) * values.ndim
+            for chunks, points in storage.slabs_in(box_of(start, values.shape)):
+                slab = storage.split(part_of(values, points, start))
+                counts = [*map(len, chunks)]
+                places = write(slab, math.prod(counts), element)
+                part_of(entries, chunks, start)[...] = places.reshape(*counts, 2)
             if storage.is_sharded:
-                write(entries, 0)
+                write(entries, 1, 0)
             if self._is_synced:
                 _core.start_writeback(file.fileno())
         self.written[name] = size, checksum
@@ -281,11 +290,15 @@ def file_name(array: str, index: tuple[int, ...]) -> str:
     return "/".join([array, "c", *map(str, index)])
 
 
+#: Reads chunks of a file, those in ranges of indices, into an array.
+Reader: TypeAlias = Callable[[Sequence[range], Host], None]
+
+
 @contextlib.contextmanager
 def open_array(
     folder: Path, array: str, index: tuple[int, ...], storage: Storage
-) -> Iterator[Callable[[tuple[int, ...], Host], None]]:
-    """Open a file of an array, and give the function that reads a chunk into an array.
+) -> Iterator[Reader]:
+    """Open a file of an array, and give the function that reads its chunks.
 
     Errors name the file, and are a ValueError if it is damaged.
     """
@@ -295,25 +308,29 @@ def open_array(
     except FileNotFoundError:
         raise ValueError(f"{path} is missing, expected a file of an array") from None
     size = os.fstat(file.fileno()).st_size
-    entries = np.array([(0, size)], "<u8")
+    entries = np.empty((*storage.counts, 2), "<u8")
+    entries[...] = 0, size
 
-    def read(offset: int, stored: int, values: Host, *, is_compressed: bool) -> None:
-        address, nbytes = values.ctypes.data, values.nbytes
+    def read(places: Host, values: Host, *, is_compressed: bool) -> None:
+        address, nbytes = values.ctypes.data, values.nbytes // len(places)
         try:
-            _core.read_chunk(file.fileno(), offset, stored, address, nbytes, is_compressed)
+            _core.read_chunks(
+                file.fileno(), places.tolist(), address, nbytes, is_compressed
+            )
         except ValueError as error:
             raise ValueError(f"{path} {error}") from None
 
-    def read_chunk(index: tuple[int, ...], values: Host) -> None:
-        offset, stored = entries[storage.number(index)].tolist()
-        read(offset, stored, values, is_compressed=bool(storage.compression))
+    def read_chunks(chunks: Sequence[range], values: Host) -> None:
+        firsts = (k * count for k, count in zip(index, storage.counts, strict=True))
+        places = part_of(entries, chunks, firsts)
+        read(places.reshape(-1, 2), values, is_compressed=bool(storage.compression))
 
     with file, named_errors(path):
         if storage.is_sharded:
-            entries = np.empty((math.prod(storage.counts), 2), "<u8")
             stored = entries.nbytes + CHECKSUM_BYTES
-            read(max(size - stored, 0), stored, entries, is_compressed=False)
-        yield read_chunk
+            place = np.array([[max(size - stored, 0), stored]])
+            read(place, entries, is_compressed=False)
+        yield read_chunks
 
 
 def read_box(
@@ -322,16 +339,17 @@ def read_box(
     """Read a box of an array. Raise ValueError if a file of it is damaged."""
     start = tuple(points.start for points in box)
     for index, part in keys_in(box, storage.file):
-        with open_array(folder, array, index, storage) as read_chunk:
-            for of_chunk, points in keys_in(part, storage.chunk):
+        with open_array(folder, array, index, storage) as read_chunks:
+            for chunks, points in storage.slabs_in(part):
                 target = part_of(values, points, start)
                 if target.shape == storage.chunk and target.flags.c_contiguous:
-                    read_chunk(of_chunk, target)
+                    read_chunks(chunks, target)
                     continue
-                chunk = np.empty(storage.chunk, values.dtype)
-                read_chunk(of_chunk, chunk)
-                first = tuple(k * n for k, n in zip(of_chunk, storage.chunk, strict=True))
-                target[...] = part_of(chunk, points, first)
+                slab = np.empty((*map(len, chunks), *storage.chunk), values.dtype)
+                read_chunks(chunks, slab)
+                pairs = zip(chunks, storage.chunk, strict=True)
+                first = [indices.start * size for indices, size in pairs]
+                target[...] = part_of(storage.join(slab), points, first)
 
 
 def replace_file(path: Path, content: bytes) -> None:

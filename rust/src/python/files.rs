@@ -68,21 +68,25 @@ pub fn file_checksum(py: Python<'_>, path: PathBuf) -> PyResult<u32> {
         .map_err(|error| of_system(&error, Some(&path)))
 }
 
-/// Writes the bytes at an address, and then their checksum, into an open file. They are compressed if
-/// `element` is the size of their elements, and not 0. Gives the size and the checksum of what was written.
+/// Writes `count` chunks of `size` bytes, which follow each other at an address, each with its checksum
+/// behind it, into an open file. They are compressed if `element` is the size of their elements, and not 0.
+/// Gives the size that each has in the file, and the checksum of what was written.
 #[pyfunction]
-pub fn write_chunk(
+pub fn write_chunks(
     py: Python<'_>,
     file: c_int,
     offset: u64,
     address: usize,
     size: usize,
+    count: usize,
     element: usize,
-) -> PyResult<(u64, u32)> {
+) -> PyResult<(Vec<u64>, u32)> {
     let element = (element > 0).then_some(element);
-    let write = || files::write(&opened(file), offset, read_only(address, size), element);
-    let written = py.detach(write).map_err(|error| of_system(&error, None))?;
-    Ok((written.size, written.checksum))
+    let chunks: Vec<_> = read_only(address, size * count)
+        .chunks_exact(size)
+        .collect();
+    py.detach(|| files::write_chunks(&opened(file), offset, &chunks, element))
+        .map_err(|error| of_system(&error, None))
 }
 
 /// Lets the system put an open file on the disk while the program goes on.
@@ -91,24 +95,27 @@ pub fn start_writeback(file: c_int) {
     files::start_writeback(&opened(file));
 }
 
-/// Reads a chunk of an open file to an address. With its checksum, it has `stored` bytes there.
+/// Reads chunks of an open file, whose offsets and sizes with their checksums are `places`, to an address,
+/// where they follow each other and have `size` bytes each.
 #[pyfunction]
-pub fn read_chunk(
+pub fn read_chunks(
     py: Python<'_>,
     file: c_int,
-    offset: u64,
-    stored: u64,
+    places: Vec<[u64; 2]>,
     address: usize,
     size: usize,
     is_compressed: bool,
 ) -> PyResult<()> {
-    let bytes: &mut [u8] = match size {
-        0 => &mut [],
-        // SAFETY: Python passes the address and the size of an array of its own, and keeps it.
-        _ => unsafe { slice::from_raw_parts_mut(address as *mut u8, size) },
-    };
-    py.detach(|| files::read(&opened(file), offset, stored, bytes, is_compressed))
-        .map_err(of_damage)
+    // SAFETY: Python passes the address of an array of its own that has room for all, and keeps it.
+    let bytes = unsafe { slice::from_raw_parts_mut(address as *mut u8, size * places.len()) };
+    let file = opened(file);
+    py.detach(|| {
+        let mut chunks = places.into_iter().zip(bytes.chunks_exact_mut(size));
+        chunks.try_for_each(|([offset, stored], chunk)| {
+            files::read(&file, offset, stored, chunk, is_compressed)
+        })
+    })
+    .map_err(of_damage)
 }
 
 /// A file that Python has open, and keeps open.

@@ -78,8 +78,8 @@ mod _core {
 
     #[pymodule_export]
     use super::files::{
-        checksum, checksum_at, combine_checksums, file_checksum, read_chunk, start_writeback,
-        swap_names, sync_path, write_chunk,
+        checksum, checksum_at, combine_checksums, file_checksum, read_chunks, start_writeback,
+        swap_names, sync_path, write_chunks,
     };
 
     #[pymodule_init]

@@ -1,4 +1,4 @@
-"""A thread of rank 1 waits for ever, while its main thread makes thousands of calls."""
+"""A thread of rank 1 waits for ever, while its main thread makes a thousand calls."""
 
 import threading
 
@@ -20,7 +20,7 @@ def serve():
 thread = threading.Thread(target=serve)
 if rank == 1:
     thread.start()
-for _ in range(3000):
+for _ in range(1000):
     x = mpi.sendrecv(x, x, source=1 - rank, dest=1 - rank)
 if rank == 1:
     thread.join()
