@@ -164,7 +164,7 @@ def cases_of_output(folder: Path) -> dict[str, Thunk]:
             run(output.append)
 
     def run_with_zarr() -> None:
-        """The same files by zarr-python, which a thread of its own writes."""
+        """Output by zarr-python, in a thread of its own."""
         plan, arrays = grid.plan, {}
         size = plan.local_shape
         own = tuple(slice(a, a + n) for a, n in zip(plan.offset, size, strict=True))
