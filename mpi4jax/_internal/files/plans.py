@@ -12,7 +12,6 @@ from jax.sharding import Sharding
 from mpi4py import MPI
 
 from ..arguments.types import Comm, PyTree
-from ..grids.division import Division
 from ..grids.plan import GridPlan
 from ..mpi import handles
 from ..mpi.handles import members_of, unpack_hashable
@@ -66,8 +65,7 @@ def communicator_of(function: str, plan: PyTree, comm: Comm) -> MPI.Intracomm:
         if isinstance(each, (GridPlan, UnstructuredPlan))
     ]
     for each in plans:
-        rows_or_grid = each._rows if isinstance(each, UnstructuredPlan) else each._grid
-        if rows_or_grid.is_on_mesh:
+        if each._is_on_mesh:
             raise NotImplementedError(
                 f"{function} got {each} in `plan`, which is on a mesh, expected the "
                 "jax.sharding.Sharding of the arrays, or a plan on a communicator"
@@ -146,7 +144,6 @@ def saved_place(
                 division = plan._part_division("gather", f"tree{path}", part)
             except ValueError as error:
                 raise ValueError(f"{function}: {error}") from None
-            division = _with_lead(division, shape)
             edges = [(0, 0)] * len(division.shape)
             for axis in division.axes:
                 if has_edges and not axis.is_periodic:
@@ -199,7 +196,6 @@ def loaded_place(
                 division = plan._whole_division("scatter", f"tree{path}", whole)
             except ValueError as error:
                 raise ValueError(f"{function}: {error}") from None
-            division = _with_lead(division, inner)
             return partial(GridPlace, comm, plan, division, behind, edges[:count])
         case UnstructuredPlan():
             _check_rows(function, path, shape, plan._rows.total)
@@ -211,12 +207,6 @@ def loaded_place(
             _check_processes(function, path, plan, agreement)
             return partial(ShardPlace, plan, inner, behind, edges)
     return partial(WholePlace, comm, shape, edges)
-
-
-def _with_lead(division: Division, shape: Sequence[int]) -> Division:
-    """The division with all axes of an array, of which it may know the last ones."""
-    lead = tuple(shape[: len(shape) - len(division.shape)])
-    return Division((*lead, *division.shape), division.axes)
 
 
 def _check_rows(function: str, path: str, shape: tuple[int, ...], rows: int) -> None:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpi4jax._override import override
+
 from ..arguments.types import Array, ArrayLike
-from ..computed import filled
-from ..mpi.handles import Communicator
-from ..operations._eager import PlanCall
 from ..operations.allgather import AllGather
+from ..whole import WholeCall, filled
 from .division import DividedAxis, Division, Points
 from .redistribution import Distribution, Redistribution
 
 
-@dataclass(frozen=True)
-class ScatterCall(PlanCall):
-    """A call of `scatter`: an eager one is a program of its own, for all plans alike."""
+class ScatterCall(WholeCall[Division]):
+    """A call of `scatter`."""
 
-    name: ClassVar[str] = "scatter_parts"
+    name = "scatter_parts"
 
-    communicator: Communicator
-    #: The division of each array.
-    divisions: tuple[Division, ...]
-    #: The one process that has the whole arrays, or None where all do.
-    root: int | None
-
+    @override
     def call_in_program(
         self, leaves: Sequence[Array], fill_value: Array, *coordinates: Array
     ) -> list[Array]:
@@ -45,7 +37,8 @@ class ScatterCall(PlanCall):
         pairs = zip(leaves, self.divisions, strict=True)
         if self.root is None:
             return [self._part_of(x, each, fill_value, coordinates) for x, each in pairs]
-        parts = [self._filled(x, division, fill_value) for x, division in pairs]
+        rank = self.communicator.rank
+        parts = [jnp.full(each.local_shape(rank), fill_value, x.dtype) for x, each in pairs]
         sources = tuple(Distribution(each, self.root) for each in self.divisions)
         results = tuple(Distribution(each, has_ghosts=True) for each in self.divisions)
         move = Redistribution(self.communicator, sources, results)
@@ -62,11 +55,6 @@ class ScatterCall(PlanCall):
         for axis, coordinate in zip(division.axes, coordinates, strict=True):
             x = part_along(x, axis, coordinate, fill_value)
         return x
-
-    def _filled(self, x: Array, division: Division, fill_value: Array) -> Array:
-        shape = division.local_shape(self.communicator.rank)
-        lead = x.shape[: x.ndim - len(shape)]
-        return jnp.full((*lead, *shape), fill_value, x.dtype)
 
 
 def part_along(
@@ -93,18 +81,12 @@ def points_along(axis: DividedAxis, coordinate: int | Array) -> Points | Array:
     return jnp.asarray(np.array(parts))[coordinate]
 
 
-@dataclass(frozen=True)
-class GatherCall(PlanCall):
-    """A call of `gather`: an eager one is a program of its own, for all plans alike."""
+class GatherCall(WholeCall[Division]):
+    """A call of `gather`."""
 
-    name: ClassVar[str] = "gather_parts"
+    name = "gather_parts"
 
-    communicator: Communicator
-    #: The division of each whole array.
-    divisions: tuple[Division, ...]
-    #: The one process that gets the whole arrays, or None where all do.
-    root: int | None
-
+    @override
     def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
         """The whole arrays. There are none where a process does not get them.
 

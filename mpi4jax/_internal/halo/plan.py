@@ -18,12 +18,13 @@ from ..arguments.types import Array, Integer, Op, PyTree, Scalar, Unchecked
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..grids.division import DividedAxis, Division
 from ..grids.grid import Grid
-from ..grids.plan import GridPlan, Leaf
+from ..grids.plan import GridPlan
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
 from ..operations._eager import on_own_devices
+from ..whole import Leaf
 from .slabs import CellGhosts, Direction, Extent, Geometry
 
 T = TypeVar("T")
@@ -275,7 +276,7 @@ class Plan(GhostPlan, GridPlan):
     def offset(self) -> tuple[int | Array, ...]:
         """The index of the first own cell of this process in the whole grid."""
         self._check_shape("offset")
-        self._check_program("offset")
+        self._grid.check_program("halo.Plan.offset")
         coordinates = self._grid.program_coordinates() or self._coordinates
         pairs = zip(self._axes, coordinates, strict=True)
         return tuple(axis.start(coordinate) for axis, coordinate in pairs)
@@ -320,9 +321,6 @@ class Plan(GhostPlan, GridPlan):
                     "along this axis of the mesh"
                 )
 
-    def _check_program(self, function: str) -> None:
-        self._grid.check_program(f"halo.Plan.{function}")
-
     # The arrays.
 
     def _fields(self, name: str, fields: PyTree) -> Fields:
@@ -337,7 +335,7 @@ class Plan(GhostPlan, GridPlan):
         ghosts = CellGhosts(communicator, self._geometry, tuple(extents))
         ranks: tuple[Array, ...] = ()
         if arrays and not ghosts.is_empty:
-            self._check_program(name)
+            self._grid.check_program(function)
             if self._geometry.groups:
                 ranks = self._grid.ranks(self._shifts)
         return Fields(arrays, tree.structure, ghosts, ranks=ranks)

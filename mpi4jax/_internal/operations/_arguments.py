@@ -51,20 +51,6 @@ def known_root(function: str, root: object, communicator: Communicator) -> int:
     return _up_to(function, "root", root, last, _RANK, {})
 
 
-def plan_root(
-    function: str, root: object, communicator: Communicator, *, is_on_mesh: bool
-) -> int | None:
-    """The rank of the root in a call of a plan, or None if all processes get the result."""
-    if root is None:
-        return None
-    if is_on_mesh:
-        raise ValueError(
-            f"{function} got {root!r} for argument `root` of a plan on a mesh, where all "
-            "processes run one program, expected None"
-        )
-    return known_root(function, root, communicator)
-
-
 def dest_rank(
     function: str, argument: str, rank: object, communicator: Communicator
 ) -> int | Array:

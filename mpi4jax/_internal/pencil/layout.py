@@ -18,7 +18,7 @@ from ..arguments.checks import integers, reject
 from ..arguments.types import Array, Integer, PyTree, Unchecked
 from ..grids.division import DividedAxis, Division
 from ..grids.grid import Grid
-from ..grids.plan import GridPlan, Leaf
+from ..grids.plan import GridPlan
 from ..grids.redistribution import Distribution, Redistribution
 from ..grids.whole import part_along
 from ..layout.packing import Tree
@@ -26,6 +26,7 @@ from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.meshes import axis_comm, world_rank
 from ..operations._eager import on_own_devices, run_named
+from ..whole import Leaf
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -251,7 +252,7 @@ class Layout(GridPlan):
                 all processes pass arrays that are differentiated or mapped over.
 
         """
-        return self._scatter(fields, root, fill_value=0)
+        return self._scatter(fields, root)
 
     @on_own_devices
     def redistribute(self, fields: T, to: Layout) -> T:
@@ -330,31 +331,31 @@ class Layout(GridPlan):
         tree = Tree("fields", fields)
         leaves = []
         for name, x in tree.jax_arrays(function):
-            self._check_shape(function, name, x, self.local_shape)
+            self._division_of(function, name, x, self.local_shape)
             leaves.append(x)
         return leaves, tree.structure
 
     @override
     def _part_division(self, function: str, name: str, x: Array) -> Division:
-        self._check_shape(f"{NAME}.{function}", name, x, self.local_shape)
-        return self._division
+        return self._division_of(f"{NAME}.{function}", name, x, self.local_shape)
 
     @override
     def _whole_division(self, function: str, name: str, x: Leaf) -> Division:
-        self._check_shape(f"{NAME}.{function}", name, x, self.shape)
-        return self._division
+        return self._division_of(f"{NAME}.{function}", name, x, self.shape)
 
-    def _check_shape(
+    def _division_of(
         self, function: str, name: str, x: Leaf, expected: tuple[int, ...]
-    ) -> None:
-        """Raise ValueError if the last axes of an array do not have a shape."""
+    ) -> Division:
+        """The division of an array, if its last axes have a shape."""
         shape = jnp.shape(x)
-        if len(shape) < len(expected) or shape[len(shape) - len(expected) :] != expected:
+        lead = shape[: max(len(shape) - len(expected), 0)]
+        if shape != (*lead, *expected):
             part = "" if expected == self.shape else ", the part of this process"
             raise ValueError(
                 f"{function} got an array of shape {shape} for `{name}`, expected "
                 f"{expected} as its last axes{part} of {self.shape}"
             )
+        return self._division._replace(shape=(*lead, *self.shape))
 
 
 def _division(

@@ -7,7 +7,7 @@ and a row none.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,6 @@ from ..mpi.handles import Communicator
 from ..mpi.meshes import axis_comm, check_program
 from ..operations._arguments import PROC_NULL
 from ..operations._computed import FIRST_COMPUTED
-from ..operations.allgather import AllGather
 from . import discovery
 from .discovery import Neighborhood
 from .on_ranks import rows_of_points
@@ -95,6 +94,11 @@ class MeshRows:
             check_program(function, self.static.names)
         return handles.communicator(function, comm)
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of own rows of each process, with padding."""
+        return (self.own_count,) * self.comm.Get_size()
+
     @override
     def __repr__(self) -> str:
         return f"{self.size} rows, {len(self.pattern.sent)} neighbors at most, on a mesh"
@@ -117,26 +121,6 @@ class MeshRows:
             (*(slice(None),) * position, self.arrays.own_rows)
         ]
         return at.set(x, mode="drop", unique_indices=True)
-
-    def gather(
-        self, function: str, leaves: Sequence[Array], root: int | None
-    ) -> Sequence[Array]:
-        """The whole fields."""
-        gather = AllGather(self.communicator(function))
-        order = gather.apply(self.positions).reshape(-1)
-        whole = []
-        for x in leaves:
-            rows = gather.apply(self.own(x, 0)).reshape(-1, *x.shape[1:])
-            zeros = jnp.zeros((self.total, *x.shape[1:]), x.dtype)
-            whole.append(zeros.at[order].set(rows, mode="drop"))
-        return whole
-
-    def scatter(
-        self, function: str, leaves: Sequence[Array], root: int | None
-    ) -> Sequence[Array]:
-        """The own rows of whole fields."""
-        self.communicator(function)
-        return [x.at[self.positions].get(mode="fill", fill_value=0) for x in leaves]
 
 
 def rows_on_mesh(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +14,9 @@ from mpi4jax._override import override
 from ..arguments.types import Array
 from ..mpi import handles
 from ..mpi.handles import Communicator, check_not_freed
-from ..operations._eager import run_named
 from . import discovery
 from .discovery import Neighborhood
 from .rows import first_row, pattern_of
-from .whole import GatherCall, ScatterCall
 
 
 class RankRows:
@@ -41,6 +38,10 @@ class RankRows:
         self._communicator = handles.communicator("unstructured.Plan", comm)
         self.size = neighborhood.size * block
         self.owned = np.repeat(neighborhood.owned, block)
+        #: Number of own rows of each process.
+        self.counts = tuple(count * block for count in neighborhood.counts)
+        #: Number of rows of whole fields, and of own rows of this process.
+        self.total, self.own_count = sum(self.counts), self.counts[self._communicator.rank]
         self.pattern, rows = pattern_of(
             neighborhood.size, neighborhood.ranks, neighborhood.sent, neighborhood.received
         )
@@ -58,21 +59,6 @@ class RankRows:
         owned = int(self.owned.sum())
         neighbors = len(self.neighborhood.ranks)
         return f"{owned} own rows, {self.size - owned} ghosts, {neighbors} neighbors"
-
-    @functools.cached_property
-    def _counts(self) -> tuple[int, ...]:
-        """Number of own rows of each process."""
-        return tuple(count * self.block for count in self.neighborhood.counts)
-
-    @property
-    def own_count(self) -> int:
-        """Number of own rows of this process."""
-        return self._counts[self._communicator.rank]
-
-    @property
-    def total(self) -> int:
-        """Number of rows of whole fields."""
-        return sum(self._counts)
 
     @functools.cached_property
     def _own(self) -> np.ndarray | slice:
@@ -105,22 +91,6 @@ class RankRows:
             return jax.lax.dynamic_update_slice_in_dim(result, x, start, position)
         # JAX transposes a scatter to rows that it knows to differ.
         return result.at[_index(x, self._own, axis)].set(x, unique_indices=True)
-
-    def gather(
-        self, function: str, leaves: Sequence[Array], root: int | None
-    ) -> Sequence[Array]:
-        """The whole fields. There are none where a process does not get them."""
-        own = self._own
-        rows, first = ([], own.start) if isinstance(own, slice) else ([own], None)
-        call = GatherCall(self.communicator(function), self._counts, root, first)
-        return run_named(function, call, [leaves, self.positions, *rows]) or []
-
-    def scatter(
-        self, function: str, leaves: Sequence[Array], root: int | None
-    ) -> Sequence[Array]:
-        """The own rows of whole fields."""
-        call = ScatterCall(self.communicator(function), self._counts, root)
-        return run_named(function, call, [leaves, self.positions]) or []
 
 
 def rows_of_points(numbers: np.ndarray, block: int) -> np.ndarray:

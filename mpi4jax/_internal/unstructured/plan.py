@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -16,8 +16,7 @@ from mpi4py import MPI
 from mpi4jax._override import override
 
 from ..arguments.checks import check_callable, integer
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
-from ..computed import ComputedFields, is_function
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree, Scalar
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -25,13 +24,14 @@ from ..mpi.handles import Communicator, unpack_hashable
 from ..mpi.meshes import axis_comm, names_of
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
-from ..operations._arguments import plan_root
-from ..operations._eager import on_own_devices
+from ..operations._eager import ArrayOrLeaves, on_own_devices
+from ..whole import Leaf, WholePlan
 from . import discovery
 from .discovery import Neighborhood
 from .on_mesh import Arrays, MeshRows, Static, rows_on_mesh
 from .on_ranks import RankRows, rows_of_points
 from .rows import RowGhosts
+from .whole import GatherCall, RowDivision, ScatterCall
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,7 +41,7 @@ NAME = "unstructured.Plan"
 
 
 @jax.tree_util.register_pytree_node_class
-class Plan(GhostPlan):
+class Plan(GhostPlan, WholePlan[RowDivision]):
     """How processes exchange the rows of fields that they share.
 
     Each process has some points of an unstructured mesh, and a row for each in all fields.
@@ -55,6 +55,8 @@ class Plan(GhostPlan):
     """
 
     _public_name = NAME
+    _gather_call = GatherCall
+    _scatter_call = ScatterCall
 
     def __init__(self, rows: RankRows | MeshRows) -> None:
         self._rows = rows
@@ -127,9 +129,15 @@ class Plan(GhostPlan):
         return f"<{NAME}: {self._rows}>"
 
     @property
+    @override
     def comm(self) -> MPI.Intracomm:
         """The communicator of the processes."""
         return self._rows.comm
+
+    @property
+    @override
+    def _is_on_mesh(self) -> bool:
+        return self._rows.is_on_mesh
 
     @property
     def owned(self) -> np.ndarray | Array:
@@ -322,14 +330,7 @@ class Plan(GhostPlan):
             The whole fields, or None on a process that does not get them.
 
         """
-        function = f"{NAME}.gather"
-        communicator = self._communicator_of(function)
-        root = plan_root(function, root, communicator, is_on_mesh=self._rows.is_on_mesh)
-        leaves, structure = self._checked("gather", fields, 0, self.size)
-        whole_fields = self._rows.gather(function, leaves, root)
-        if root is not None and root != communicator.rank:
-            return None
-        return structure.unflatten(whole_fields)
+        return self._gather(fields, root)
 
     @overload
     def scatter(self, fields: Callable[[], T], *, root: None = None) -> T: ...
@@ -349,17 +350,7 @@ class Plan(GhostPlan):
                 of the same shapes and dtypes, whose values are not used.
 
         """
-        function = f"{NAME}.scatter"
-        communicator = self._communicator_of(function)
-        if is_function(fields):
-            computed = ComputedFields(function, fields, root)
-            self._check_sizes("scatter", computed.tree.named_leaves(), 0, self._rows.total)
-            points = [{0: self._rows.positions} for _ in computed.tree.leaves]
-            return self._with_ghosts("scatter", computed.parts(communicator, points), 0)
-        root = plan_root(function, root, communicator, is_on_mesh=self._rows.is_on_mesh)
-        leaves, structure = self._checked("scatter", fields, 0, self._rows.total)
-        own = self._rows.scatter(function, leaves, root)
-        return self._with_ghosts("scatter", structure.unflatten(own), 0)
+        return self._with_ghosts("scatter", self._scatter(fields, root), 0)
 
     def spread(self, fields: T) -> T:
         """Whole arrays of the rows of all processes, for a program on the plan's mesh.
@@ -395,7 +386,7 @@ class Plan(GhostPlan):
         next rank follow.
         """
         neighborhood = self._neighborhood("renumber")
-        if not self._rows.is_on_mesh:
+        if not self._is_on_mesh:
             self._communicator_of(f"{NAME}.renumber")
         new_ids = discovery.renumbered(neighborhood, self.comm)
         return rows_of_points(new_ids, self._rows.block)
@@ -454,23 +445,47 @@ class Plan(GhostPlan):
         axis = integer(name, "axis", axis)
         tree = Tree("fields", fields)
         leaves = list(tree.jax_arrays(name))
-        self._check_sizes(function, leaves, axis, size)
+        for path, x in leaves:
+            self._check_rows(function, path, x, axis, size)
         return [x for _, x in leaves], tree.structure
 
-    def _check_sizes(
-        self,
-        function: str,
-        leaves: Iterable[tuple[str, Array | jax.ShapeDtypeStruct]],
-        axis: int,
-        size: int,
-    ) -> None:
-        """Raise ValueError unless all leaves, here with names, have this many rows."""
-        for path, x in leaves:
-            if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
-                raise ValueError(
-                    f"{NAME}.{function} got an array of shape {x.shape} for `{path}`, "
-                    f"expected {size} rows along axis {axis}"
-                )
+    def _check_rows(
+        self, function: str, name: str, x: Leaf, axis: int, size: int
+    ) -> tuple[int, ...]:
+        """The shape of an array, which has to have this many rows."""
+        shape = jnp.shape(x)
+        if not -len(shape) <= axis < len(shape) or shape[axis] != size:
+            raise ValueError(
+                f"{NAME}.{function} got an array of shape {shape} for `{name}`, "
+                f"expected {size} rows along axis {axis}"
+            )
+        return shape
+
+    # Whole fields.
+
+    @override
+    def _part_division(self, function: str, name: str, x: Array) -> RowDivision:
+        _, *row = self._check_rows(function, name, x, 0, self.size)
+        return RowDivision((self._rows.total, *row), self._rows.counts)
+
+    @override
+    def _whole_division(self, function: str, name: str, x: Leaf) -> RowDivision:
+        shape = self._check_rows(function, name, x, 0, self._rows.total)
+        return RowDivision(shape, self._rows.counts)
+
+    @override
+    def _points(self, division: RowDivision) -> Mapping[int, ArrayLike]:
+        return {0: self._rows.positions}
+
+    @override
+    def _gather_operands(self, parts: list[Array]) -> list[ArrayOrLeaves]:
+        return [[self._rows.own(x, 0) for x in parts], self._rows.positions]
+
+    @override
+    def _scatter_operands(
+        self, whole: list[Leaf], fill_value: Scalar
+    ) -> list[ArrayOrLeaves]:
+        return [whole, self._rows.positions]
 
 
 def _split(x: Array, axis: int, block: int) -> Array:

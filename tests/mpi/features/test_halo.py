@@ -16,9 +16,9 @@ from mpi4py import MPI
 import mpi4jax
 from mpi4jax import diagnostics
 from mpi4jax._internal.blocks import copies
-from mpi4jax._internal.grids import plan as grids_plan
 from mpi4jax._internal.mpi import device
 from mpi4jax._internal.operations import _alone
+from mpi4jax._internal.whole import _narrowed
 from mpi4jax.halo import Plan
 
 world = MPI.COMM_WORLD
@@ -458,7 +458,7 @@ def test_a_whole_field_that_others_have_no_more():
 def x32():
     """JAX without 64-bit types, and nobody who was warned of them."""
     jax.config.update("jax_enable_x64", False)
-    grids_plan._narrowed.clear()
+    _narrowed.clear()
     yield
     jax.config.update("jax_enable_x64", True)
 
@@ -468,7 +468,7 @@ def test_64_bits_that_are_lost_are_said_once(x32):
     plan = Plan(grid((True, True)), shape=SHAPE)
     whole = {"u": np.ones(SHAPE), "n": np.ones(SHAPE, int), "v": np.ones(SHAPE, np.float32)}
     for root in (SIZE - 1, None):
-        grids_plan._narrowed.clear()
+        _narrowed.clear()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(3):
@@ -487,7 +487,7 @@ def test_64_bits_that_are_lost_are_said_once(x32):
 
 def test_nothing_is_said_of_what_is_kept():
     plan = Plan(grid((True, True)), shape=SHAPE)
-    grids_plan._narrowed.clear()
+    _narrowed.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert plan.scatter(np.ones(SHAPE)).dtype == np.float64
