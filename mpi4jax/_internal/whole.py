@@ -10,12 +10,14 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from mpi4py import MPI
+
+from mpi4jax._override import override
 
 from .arguments.checks import array_of_others, jax_array
 from .arguments.types import Array, ArrayLike, DType, Integer, PyTree, Scalar, Unchecked
@@ -29,10 +31,24 @@ from .xla.dependence import depend
 from .xla.jax_compat import Tracer
 from .xla.traced import Equations, Traced
 
-D = TypeVar("D")
-
 #: A leaf of whole arrays: an array, or its type where another process has the array.
 Leaf: TypeAlias = ArrayLike | jax.ShapeDtypeStruct
+
+
+class Divided(Protocol):
+    """How a whole array is divided among processes, compared and hashed by value."""
+
+    def points(self, communicator: Communicator, *operands: Any) -> Mapping[int, ArrayLike]:
+        """The points of this process along each axis that is divided.
+
+        Arguments:
+            communicator: The communicator of the processes.
+            operands: What a program gets of a plan (:meth:`WholePlan._operands`).
+
+        """
+
+
+D = TypeVar("D", bound=Divided)
 
 
 @dataclass(frozen=True)
@@ -51,24 +67,49 @@ class WholeCall(PlanCall, Generic[D]):
     def call_in_program(self, *operands: ArrayOrLeaves) -> list[Array]: ...
 
 
-class WholePlan(PlanBase, Generic[D]):
-    """Base of plans that divide whole arrays among processes, and join them again.
+class ScatterBase(WholeCall[D]):
+    """Base of calls of `scatter`."""
 
-    A plan describes how an array is divided as a value, of which a call makes a program.
-    """
+    @override
+    def call_in_program(
+        self, leaves: Sequence[Array], fill_value: Array, *operands: Array
+    ) -> list[Array]:
+        """The parts of this process, with ghosts.
+
+        Arguments:
+            leaves: The whole arrays, or empty ones where another process has these.
+            fill_value: Value of points that the whole array does not have.
+            operands: What the program gets of the plan.
+
+        """
+        if self.root is not None:
+            return self.from_root(self.root, leaves, fill_value, *operands)
+        parts = []
+        for x, division in zip(leaves, self.divisions, strict=True):
+            for axis, points in division.points(self.communicator, *operands).items():
+                x = part_along(x, axis, points, fill_value)
+            parts.append(x)
+        return parts
+
+    @abstractmethod
+    def from_root(
+        self, root: int, leaves: Sequence[Array], fill_value: Array, *operands: Any
+    ) -> list[Array]:
+        """The parts where one process has the whole arrays."""
+
+
+class WholePlan(PlanBase, Generic[D]):
+    """Base of plans that divide whole arrays among processes, and join them again."""
 
     _gather_call: type[WholeCall[D]]
-    _scatter_call: type[WholeCall[D]]
+    _scatter_call: type[ScatterBase[D]]
+    #: Whether the processes are those of a mesh.
+    _is_on_mesh: bool
 
     @property
     @abstractmethod
     def comm(self) -> MPI.Intracomm:
         """The communicator of the processes."""
-
-    @property
-    @abstractmethod
-    def _is_on_mesh(self) -> bool:
-        """Whether the processes are those of a mesh."""
 
     @abstractmethod
     def _whole_division(self, function: str, name: str, x: Leaf) -> D:
@@ -79,37 +120,26 @@ class WholePlan(PlanBase, Generic[D]):
         """The division of the whole array that an array is a part of, after checks."""
 
     @abstractmethod
-    def _points(self, division: D) -> Mapping[int, ArrayLike]:
-        """The points of this process along each divided axis of a whole array."""
+    def _operands(self, function: str) -> Sequence[Array]:
+        """What programs get of the plan, behind arrays: it differs among processes."""
 
-    @abstractmethod
-    def _gather_operands(self, parts: list[Array]) -> list[ArrayOrLeaves]:
-        """The operands of a call that joins parts."""
-
-    @abstractmethod
-    def _scatter_operands(
-        self, whole: list[Leaf], fill_value: Scalar
-    ) -> list[ArrayOrLeaves]:
-        """The operands of a call that divides whole arrays."""
-
-    def _known_root(
-        self, function: str, root: Integer | None, communicator: Communicator
-    ) -> int | None:
-        """The one process that has whole arrays, or None if all do."""
-        if root is None:
-            return None
-        if self._is_on_mesh:
+    def _called(
+        self, function: str, root: Integer | None
+    ) -> tuple[Communicator, int | None, Sequence[Array]]:
+        """The communicator, the one process with whole arrays, if any, and operands."""
+        communicator = self._communicator_of(function)
+        if root is not None and self._is_on_mesh:
             raise ValueError(
                 f"{function} got {root!r} for argument `root` of a plan on a mesh, where "
                 "all processes run one program, expected None"
             )
-        return known_root(function, root, communicator)
+        rank = None if root is None else known_root(function, root, communicator)
+        return communicator, rank, self._operands(function)
 
     def _gather(self, fields: PyTree, root: Integer | None) -> PyTree:
         """The whole arrays, or None on a process that does not get them."""
         function = f"{self._public_name}.gather"
-        communicator = self._communicator_of(function)
-        root = self._known_root(function, root, communicator)
+        communicator, root, operands = self._called(function, root)
         tree, parts, divisions = Tree("fields", fields), [], []
         for name, x in tree.jax_arrays(function):
             parts.append(x)
@@ -117,7 +147,7 @@ class WholePlan(PlanBase, Generic[D]):
         whole: list[Array] = []
         if parts:
             call = self._gather_call(communicator, tuple(divisions), root)
-            whole = run_named(function, call, self._gather_operands(parts)) or []
+            whole = run_named(function, call, [parts, *operands]) or []
         if root is not None and root != communicator.rank:
             return None
         return tree.with_leaves(whole)
@@ -127,30 +157,29 @@ class WholePlan(PlanBase, Generic[D]):
     ) -> PyTree:
         """The parts of this process of whole arrays, given or computed by a function."""
         function = f"{self._public_name}.scatter"
-        communicator = self._communicator_of(function)
+        given_root = None if is_function(fields) else root
+        communicator, known, operands = self._called(function, given_root)
         if is_function(fields):
-            self._known_root(function, None, communicator)
             computed = ComputedFields(function, fields, root)
             points = [
-                self._points(self._whole_division("scatter", name, x))
-                for name, x in computed.tree.named_leaves()
+                self._whole_division("scatter", *leaf).points(communicator, *operands)
+                for leaf in computed.tree.named_leaves()
             ]
             return computed.parts(communicator, points, fill_value)
-        root = self._known_root(function, root, communicator)
         tree, arrays, divisions = Tree("fields", fields), [], []
         own_rank = self.comm.Get_rank()
-        has_whole = root in (None, own_rank)
+        has_whole = known in (None, own_rank)
         for name, x in tree.named_leaves():
             leaf = (jax_array if has_whole else array_of_others)(function, name, x)
-            divisions.append(self._whole_division("scatter", name, leaf))
             arrays.append(leaf if has_whole else _nothing_of(x))
-            if own_rank == (root or 0):
+            divisions.append(self._whole_division("scatter", name, leaf))
+            if own_rank == (known or 0):
                 _warn_of_narrowing(function, name, x)
         if not arrays:
             return fields
-        call = self._scatter_call(communicator, tuple(divisions), root)
-        operands = self._scatter_operands(arrays, fill_value)
-        return tree.with_leaves(run_named(function, call, operands))
+        call = self._scatter_call(communicator, tuple(divisions), known)
+        parts = run_named(function, call, [arrays, jnp.asarray(fill_value), *operands])
+        return tree.with_leaves(parts)
 
 
 def _nothing_of(x: PyTree) -> Array:
@@ -271,11 +300,24 @@ class _PartsCall(PlanCall):
         shapes = map(at_points.shape_of, jaxpr.outvars)
         for n, (shape, of_part) in enumerate(zip(shapes, by_axis, strict=True)):
             for axis, index in of_part.items():
-                parts[n] = filled(parts[n], axis, index < shape[axis], fill_value)
+                parts[n] = _filled(parts[n], axis, index < shape[axis], fill_value)
         return parts
 
 
-def filled(x: Array, axis: int, has_point: Array, fill_value: ArrayLike) -> Array:
+def part_along(x: Array, axis: int, points: ArrayLike, fill_value: ArrayLike = 0) -> Array:
+    """The points along an axis, with the fill value where the array has none."""
+    size = x.shape[axis]
+    if isinstance(points, np.ndarray):
+        first = int(points[0]) if len(points) else 0
+        last = first + len(points)
+        if last <= size and np.array_equal(points, np.arange(first, last)):
+            # Of an empty part, jnp.take would not depend on the array.
+            return jax.lax.slice_in_dim(x, first, last, axis=axis)
+    part = jnp.take(x, points, axis, mode="clip")
+    return _filled(part, axis, jnp.asarray(points) < size, fill_value)
+
+
+def _filled(x: Array, axis: int, has_point: Array, fill_value: ArrayLike) -> Array:
     """A part with the fill value where the whole array has no point along an axis."""
     has_point = has_point.reshape(-1, *(1,) * (x.ndim - axis % x.ndim - 1))
     return jnp.where(has_point, x, jnp.asarray(fill_value).astype(x.dtype))

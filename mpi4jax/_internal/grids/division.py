@@ -13,7 +13,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
+
+from ..arguments.types import Array
+from ..mpi.handles import Communicator
 
 #: Indices of points along an axis.
 Points: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]
@@ -78,6 +82,13 @@ class DividedAxis(NamedTuple):
         """Number of points of the array of a process, with ghosts and padding."""
         return self.lower + self.local_cells(coordinate) + self.extra + self.upper
 
+    def points_at(self, coordinate: int | Array) -> Points | Array:
+        """The points of a process, whose coordinate may be an array."""
+        if isinstance(coordinate, int):
+            return self.local_points(coordinate)
+        parts = [self.local_points(n) for n in range(self.processes)]
+        return jnp.asarray(np.array(parts))[coordinate]
+
     def local_points(self, coordinate: int) -> Points:
         """Point of the whole array for each point of a part, ghosts included.
 
@@ -140,6 +151,14 @@ class Division(NamedTuple):
     def _axes_of(self, rank: int) -> Iterator[tuple[DividedAxis, int]]:
         """The divided axes, each with the coordinate of a process along it."""
         return zip(self.axes, self.coordinates(rank), strict=True)
+
+    def points(
+        self, communicator: Communicator, *coordinates: Array
+    ) -> dict[int, Points | Array]:
+        """The points of this process, whose coordinates a program on a mesh computes."""
+        at: Sequence[int | Array] = coordinates or self.coordinates(communicator.rank)
+        ndim, pairs = len(self.shape), zip(self.axes, at, strict=True)
+        return {axis.position + ndim: axis.points_at(n) for axis, n in pairs}
 
     def distinct_region(self, rank: int) -> Region:
         """The points of a process: each point of the whole array has one process."""

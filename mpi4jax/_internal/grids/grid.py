@@ -96,8 +96,9 @@ class Grid(NamedTuple):
         """Whether the processes are those of a mesh."""
         return self.names is not None
 
-    def program_coordinates(self) -> tuple[Array, ...]:
+    def program_coordinates(self, function: str) -> tuple[Array, ...]:
         """Coordinates of the process that runs the program of a mesh; none elsewhere."""
+        self.check_program(function)
         if self.names is None or math.prod(self.dims) == 1:
             return ()
         return tuple(map(jax.lax.axis_index, self.names))

@@ -10,75 +10,29 @@ import numpy as np
 
 from mpi4jax._override import override
 
-from ..arguments.types import Array, ArrayLike
+from ..arguments.types import Array
 from ..operations.allgather import AllGather
-from ..whole import WholeCall, filled
-from .division import DividedAxis, Division, Points
+from ..whole import ScatterBase, WholeCall
+from .division import DividedAxis, Division
 from .redistribution import Distribution, Redistribution
 
 
-class ScatterCall(WholeCall[Division]):
+class ScatterCall(ScatterBase[Division]):
     """A call of `scatter`."""
 
     name = "scatter_parts"
 
     @override
-    def call_in_program(
-        self, leaves: Sequence[Array], fill_value: Array, *coordinates: Array
+    def from_root(
+        self, root: int, leaves: Sequence[Array], fill_value: Array, *_: Array
     ) -> list[Array]:
-        """The parts of this process, with ghosts.
-
-        Arguments:
-            leaves: The whole arrays, or empty ones where another process has these.
-            fill_value: Value of points that the whole array does not have.
-            coordinates: Coordinates of the process that runs the program, on a mesh.
-
-        """
         pairs = zip(leaves, self.divisions, strict=True)
-        if self.root is None:
-            return [self._part_of(x, each, fill_value, coordinates) for x, each in pairs]
         rank = self.communicator.rank
         parts = [jnp.full(each.local_shape(rank), fill_value, x.dtype) for x, each in pairs]
-        sources = tuple(Distribution(each, self.root) for each in self.divisions)
+        sources = tuple(Distribution(each, root) for each in self.divisions)
         results = tuple(Distribution(each, has_ghosts=True) for each in self.divisions)
         move = Redistribution(self.communicator, sources, results)
         return move.call_in_program(leaves, parts)
-
-    def _part_of(
-        self,
-        x: Array,
-        division: Division,
-        fill_value: Array,
-        coordinates: Sequence[int | Array],
-    ) -> Array:
-        coordinates = coordinates or division.coordinates(self.communicator.rank)
-        for axis, coordinate in zip(division.axes, coordinates, strict=True):
-            x = part_along(x, axis, coordinate, fill_value)
-        return x
-
-
-def part_along(
-    x: Array, axis: DividedAxis, coordinate: int | Array, fill_value: ArrayLike = 0
-) -> Array:
-    """The part of a process along an axis, with the fill value where there is no point."""
-    points = points_along(axis, coordinate)
-    if isinstance(coordinate, int):
-        first = axis.start(coordinate) - axis.lower
-        last = first + len(points)
-        is_range = np.array_equal(points, np.arange(first, last))
-        if is_range and last <= axis.points:
-            # Of an empty part, jnp.take would not depend on the array.
-            return jax.lax.slice_in_dim(x, first, last, axis=axis.position)
-    part = jnp.take(x, points, axis.position, mode="clip")
-    return filled(part, axis.position, jnp.asarray(points) < axis.points, fill_value)
-
-
-def points_along(axis: DividedAxis, coordinate: int | Array) -> Points | Array:
-    """The points of a process along an axis: :meth:`DividedAxis.local_points`."""
-    if isinstance(coordinate, int):
-        return axis.local_points(coordinate)
-    parts = [axis.local_points(n) for n in range(axis.processes)]
-    return jnp.asarray(np.array(parts))[coordinate]
 
 
 class GatherCall(WholeCall[Division]):
@@ -87,7 +41,7 @@ class GatherCall(WholeCall[Division]):
     name = "gather_parts"
 
     @override
-    def call_in_program(self, leaves: Sequence[Array]) -> list[Array]:
+    def call_in_program(self, leaves: Sequence[Array], *_: Array) -> list[Array]:
         """The whole arrays. There are none where a process does not get them.
 
         Arguments:

@@ -82,6 +82,7 @@ class Plan(GhostPlan, GridPlan):
     ) -> None:
         self._grid = grid = Grid.of("halo.Plan", comm, names, periods)
         self._communicator = handles.communicator("halo.Plan", grid.comm)
+        self._is_on_mesh = grid.is_on_mesh
         ndim = len(grid.dims)
         positions = _integers("axes", range(-ndim, 0) if axes is None else axes, ndim)
         if len(set(positions)) != ndim:
@@ -104,7 +105,7 @@ class Plan(GhostPlan, GridPlan):
                 lower,
                 upper,
                 is_periodic,
-                is_even=grid.is_on_mesh,
+                is_even=self._is_on_mesh,
             )
             for position, count, processes, (lower, upper), is_periodic in zip(
                 positions, cells, grid.dims, widths, grid.periods, strict=True
@@ -276,9 +277,8 @@ class Plan(GhostPlan, GridPlan):
     def offset(self) -> tuple[int | Array, ...]:
         """The index of the first own cell of this process in the whole grid."""
         self._check_shape("offset")
-        self._grid.check_program("halo.Plan.offset")
-        coordinates = self._grid.program_coordinates() or self._coordinates
-        pairs = zip(self._axes, coordinates, strict=True)
+        own = self._grid.program_coordinates("halo.Plan.offset")
+        pairs = zip(self._axes, own or self._coordinates, strict=True)
         return tuple(axis.start(coordinate) for axis, coordinate in pairs)
 
     @property

@@ -20,13 +20,12 @@ from ..grids.division import DividedAxis, Division
 from ..grids.grid import Grid
 from ..grids.plan import GridPlan
 from ..grids.redistribution import Distribution, Redistribution
-from ..grids.whole import part_along
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator
 from ..mpi.meshes import axis_comm, world_rank
 from ..operations._eager import on_own_devices, run_named
-from ..whole import Leaf
+from ..whole import Leaf, part_along
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,6 +78,7 @@ class Layout(GridPlan):
     ) -> None:
         self._grid = grid = Grid.of(NAME, comm, names)
         self._communicator = handles.communicator(NAME, grid.comm)
+        self._is_on_mesh = grid.is_on_mesh
         self.mesh = comm if isinstance(comm, jax.sharding.Mesh) else None
         self.dims = grid.dims
         self._divide(shape, axes)
@@ -98,8 +98,9 @@ class Layout(GridPlan):
                 f"one of the {ndim} axes of `shape` for each of the {len(self.dims)} axes "
                 "of the grid of processes"
             )
-        is_even = self._grid.is_on_mesh
-        self._division = _division(self.shape, self.dims, self.axes, is_even=is_even)
+        self._division = _division(
+            self.shape, self.dims, self.axes, is_even=self._is_on_mesh
+        )
 
     def _key(self) -> tuple[object, ...]:
         """The values by which layouts compare."""
@@ -141,7 +142,7 @@ class Layout(GridPlan):
     def padded_shape(self) -> tuple[int, ...]:
         """The shape of the parts of all processes side by side: on a mesh, with padding."""
         shape = [*self.shape]
-        for axis in self._division.axes if self._grid.is_on_mesh else ():
+        for axis in self._division.axes if self._is_on_mesh else ():
             shape[axis.position] = axis.largest * axis.processes
         return tuple(shape)
 
@@ -152,7 +153,7 @@ class Layout(GridPlan):
         On a mesh, a program does not know its part before it runs: :meth:`part` takes
         parts there.
         """
-        if self._grid.is_on_mesh:
+        if self._is_on_mesh:
             raise ValueError(
                 f"{NAME}.slices was read of a layout on a mesh, where one program runs for "
                 "all parts, expected a layout of a communicator. On a mesh, take parts by "
@@ -179,13 +180,13 @@ class Layout(GridPlan):
                 f"{self.shape}, or 1 in place of any size"
             )
         along = {axis: n for n, axis in enumerate(self.axes) if sizes[axis][0] > 1}
-        if not self._grid.is_on_mesh:
+        if not self._is_on_mesh:
             slices = enumerate(self.slices)
             return values[tuple(s if axis in along else slice(None) for axis, s in slices)]
-        self._grid.check_program(function)
-        coordinates = self._grid.program_coordinates() or (0,) * len(self.axes)
-        for n in along.values():
-            values = part_along(values, self._division.axes[n], coordinates[n])
+        coordinates = self._grid.program_coordinates(function) or (0,) * len(self.axes)
+        for axis, n in along.items():
+            points = self._division.axes[n].points_at(coordinates[n])
+            values = part_along(values, axis, points)
         return values
 
     def sharding(self, mesh: jax.sharding.Mesh | None = None) -> NamedSharding:
@@ -271,7 +272,7 @@ class Layout(GridPlan):
         """
         if not isinstance(to, Layout):
             reject(f"{NAME}.redistribute", "to", "a pencil.Layout", to)
-        if to._grid.is_on_mesh != self._grid.is_on_mesh:
+        if to._is_on_mesh != self._is_on_mesh:
             raise ValueError(
                 f"{NAME}.redistribute got {to} for argument `to`, expected layouts of "
                 "communicators, or two on the same mesh"
@@ -291,7 +292,7 @@ class Layout(GridPlan):
         return structure.unflatten(self._moved_to(function, to, leaves))
 
     def _moved_to(self, function: str, to: Layout, leaves: list[Array]) -> list[Array]:
-        if not self._grid.is_on_mesh:
+        if not self._is_on_mesh:
             communicator = self._communicator
             return _moved(function, communicator, leaves, self._division, to._division)
         self._grid.check_program(function)

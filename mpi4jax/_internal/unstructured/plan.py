@@ -16,7 +16,7 @@ from mpi4py import MPI
 from mpi4jax._override import override
 
 from ..arguments.checks import check_callable, integer
-from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree, Scalar
+from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
@@ -24,7 +24,7 @@ from ..mpi.handles import Communicator, unpack_hashable
 from ..mpi.meshes import axis_comm, names_of
 from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
-from ..operations._eager import ArrayOrLeaves, on_own_devices
+from ..operations._eager import on_own_devices
 from ..whole import Leaf, WholePlan
 from . import discovery
 from .discovery import Neighborhood
@@ -59,7 +59,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     _scatter_call = ScatterCall
 
     def __init__(self, rows: RankRows | MeshRows) -> None:
-        self._rows = rows
+        self._rows, self._is_on_mesh = rows, rows.is_on_mesh
         #: The number of rows of a field on this process.
         self.size = rows.size
 
@@ -133,11 +133,6 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     def comm(self) -> MPI.Intracomm:
         """The communicator of the processes."""
         return self._rows.comm
-
-    @property
-    @override
-    def _is_on_mesh(self) -> bool:
-        return self._rows.is_on_mesh
 
     @property
     def owned(self) -> np.ndarray | Array:
@@ -294,7 +289,10 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             axis: The axis of all arrays along which the rows are.
 
         """
-        leaves, structure = self._checked("without_ghosts", fields, axis, self.size)
+        return self._without_ghosts("without_ghosts", fields, axis)
+
+    def _without_ghosts(self, function: str, fields: T, axis: int) -> T:
+        leaves, structure = self._checked(function, fields, axis, self.size)
         return structure.unflatten(self._rows.own(x, axis) for x in leaves)
 
     @on_own_devices
@@ -330,7 +328,8 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             The whole fields, or None on a process that does not get them.
 
         """
-        return self._gather(fields, root)
+        self._communicator_of(f"{NAME}.gather")
+        return self._gather(self._without_ghosts("gather", fields, 0), root)
 
     @overload
     def scatter(self, fields: Callable[[], T], *, root: None = None) -> T: ...
@@ -465,8 +464,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
 
     @override
     def _part_division(self, function: str, name: str, x: Array) -> RowDivision:
-        _, *row = self._check_rows(function, name, x, 0, self.size)
-        return RowDivision((self._rows.total, *row), self._rows.counts)
+        return RowDivision((self._rows.total, *x.shape[1:]), self._rows.counts)
 
     @override
     def _whole_division(self, function: str, name: str, x: Leaf) -> RowDivision:
@@ -474,18 +472,8 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
         return RowDivision(shape, self._rows.counts)
 
     @override
-    def _points(self, division: RowDivision) -> Mapping[int, ArrayLike]:
-        return {0: self._rows.positions}
-
-    @override
-    def _gather_operands(self, parts: list[Array]) -> list[ArrayOrLeaves]:
-        return [[self._rows.own(x, 0) for x in parts], self._rows.positions]
-
-    @override
-    def _scatter_operands(
-        self, whole: list[Leaf], fill_value: Scalar
-    ) -> list[ArrayOrLeaves]:
-        return [whole, self._rows.positions]
+    def _operands(self, function: str) -> Sequence[Array]:
+        return (self._rows.positions,)
 
 
 def _split(x: Array, axis: int, block: int) -> Array:

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from mpi4jax._override import override
 
 from ..arguments.types import Array
+from ..mpi.handles import Communicator
 from ..operations.allgather import AllGather
 from ..operations.allgatherv import AllGatherV
 from ..operations.gatherv import GatherV
 from ..operations.scatterv import ScatterV
-from ..whole import WholeCall
+from ..whole import ScatterBase, WholeCall
 
 
 class RowDivision(NamedTuple):
@@ -23,6 +24,10 @@ class RowDivision(NamedTuple):
     shape: tuple[int, ...]
     #: The number of own rows of each process, on a mesh with padding.
     counts: tuple[int, ...]
+
+    def points(self, communicator: Communicator, positions: Array) -> dict[int, Array]:
+        """The positions of the own rows of this process."""
+        return {0: positions}
 
 
 class GatherCall(WholeCall[RowDivision]):
@@ -48,31 +53,24 @@ class GatherCall(WholeCall[RowDivision]):
         ]
 
 
-class ScatterCall(WholeCall[RowDivision]):
+class ScatterCall(ScatterBase[RowDivision]):
     """A call of `scatter`."""
 
     name = "unstructured_scatter"
 
     @override
-    def call_in_program(self, leaves: Sequence[Array], positions: Array) -> list[Array]:
-        """The own rows of this process.
-
-        Arguments:
-            leaves: The whole fields, or empty arrays where another process has these.
-            positions: The positions of the own rows in whole fields.
-
-        """
-        if self.root is None:
-            return [x.at[positions].get(mode="fill", fill_value=0) for x in leaves]
+    def from_root(
+        self, root: int, leaves: Sequence[Array], fill_value: Array, positions: Array
+    ) -> list[Array]:
         rank, counts = self.communicator.rank, self.divisions[0].counts
         (order,) = _joined(self, [positions])
-        if rank == self.root:
+        if rank == root:
             rows = [x[order] for x in leaves]
         else:  # zeros, which depend on the leaves for the transpose
             shapes = [(counts[rank], *division.shape[1:]) for division in self.divisions]
             pairs = zip(leaves, shapes, strict=True)
             rows = [jnp.pad(x, [(0, size) for size in shape]) for x, shape in pairs]
-        return ScatterV(self.communicator, self.root, counts).apply_to_leaves(rows)
+        return ScatterV(self.communicator, root, counts).apply_to_leaves(rows)
 
 
 def _joined(call: WholeCall[RowDivision], own: list[Array]) -> list[Array]:
