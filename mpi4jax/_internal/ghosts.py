@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
+from .arguments.checks import check_callable
 from .arguments.dtypes import OPERATORS, SUM, avals_of, identity
 from .arguments.types import Array, Op, PyTree
 from .blocks.copies import View
@@ -25,6 +27,7 @@ from .blocks.exchange import BlockExchange
 from .mpi import handles
 from .mpi.handles import Communicator
 from .mpi.plans import PlanBase
+from .nonblocking.overlap import overlap
 from .nonblocking.requests import Request, start_call, wait
 from .operations._calls import Call
 from .operations._computed import is_computed, where_null
@@ -103,16 +106,35 @@ Step: TypeAlias = Callable[
 class GhostPlan(PlanBase):
     """Base of plans of ghosts."""
 
-    def _run(self, function: str, fields: Fields, step: Step, op_number: int = SUM) -> Any:
+    @abstractmethod
+    def _fields(self, name: str, fields: PyTree, *axis: Any) -> Fields:
+        """The fields of a call, checked, and the axis of the rows of a plan of rows."""
+
+    def _run(
+        self, name: str, step: Step, fields: PyTree, *axis: int, op_number: int = SUM
+    ) -> Any:
         """The fields after a step."""
-        leaves, structure, ghosts, table, ranks, reshape = fields
+        leaves, structure, ghosts, table, ranks, reshape = self._fields(name, fields, *axis)
         if leaves and not ghosts.is_empty:
-            call = _Call(function.partition(".")[0], ghosts, step, op_number)
+            call = _Call(self._public_name.partition(".")[0], ghosts, step, op_number)
+            function = f"{self._public_name}.{name}"
             leaves = run_named(function, call, [leaves, [*table], [*ranks]])
         return _tree(leaves, structure, reshape)
 
-    def _operator(self, function: str, op: Op) -> int:
-        """The number of an operator by which ghosts can be accumulated."""
+    def _exchange(
+        self, fields: PyTree, during: Callable[[PyTree], Any] | None, *axis: int
+    ) -> Any:
+        """The fields with their ghosts set, and a function's result of the old ones."""
+        if during is None:
+            return self._run("exchange", exchange_ghosts, fields, *axis)
+        check_callable(f"{self._public_name}.exchange", "during", during, "the fields")
+        return overlap(
+            lambda: self._exchange(fields, None, *axis), during=lambda: during(fields)
+        )
+
+    def _accumulate(self, fields: PyTree, op: Op, *axis: int) -> Any:
+        """The fields with their ghosts accumulated by an operator."""
+        function = f"{self._public_name}.accumulate"
         op_number = handles.operator_number(function, op)
         is_known = op_number < len(OPERATORS)
         operator = OPERATORS[op_number] if is_known else "an operator of your own"
@@ -121,12 +143,15 @@ class GhostPlan(PlanBase):
                 f"{function} got {operator} for argument `op`, expected MPI.SUM, MPI.MAX "
                 "or MPI.MIN"
             )
-        return op_number
+        step = accumulate_ghosts
+        return self._run("accumulate", step, fields, *axis, op_number=op_number)
 
-    def _start(self, function: str, fields: Fields) -> Request[Any]:
+    def _start(self, fields: PyTree, *axis: int) -> Request[Any]:
         """Start the first exchange of the fields' ghosts."""
-        leaves, structure, ghosts, table, ranks, reshape = fields
+        checked = self._fields("start", fields, *axis)
+        leaves, structure, ghosts, table, ranks, reshape = checked
         first, *others = ghosts.exchanges(avals_of(leaves))
+        function = f"{self._public_name}.start"
         with jax.named_scope(function):
             _, packed = first.pack(first.operands_of(leaves, table, ranks))
             operation = first.messages_only()

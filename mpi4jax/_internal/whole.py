@@ -39,13 +39,7 @@ class Divided(Protocol):
     """How a whole array is divided among processes, compared and hashed by value."""
 
     def points(self, communicator: Communicator, *operands: Any) -> Mapping[int, ArrayLike]:
-        """The points of this process along each axis that is divided.
-
-        Arguments:
-            communicator: The communicator of the processes.
-            operands: What a program gets of a plan (:meth:`WholePlan._operands`).
-
-        """
+        """The points of this process along each axis, from a plan's operands if any."""
 
 
 D = TypeVar("D", bound=Divided)

@@ -16,6 +16,7 @@ from ..grids.plan import GridPlan
 from ..mpi import handles
 from ..mpi.handles import members_of, unpack_hashable
 from ..unstructured.plan import Plan as UnstructuredPlan
+from ..whole import WholePlan
 from .agreement import Agreement
 from .leaves import Leaf, own_axes, to_host
 from .places import (
@@ -37,7 +38,7 @@ EXPECTED = (
 
 def is_plan(x: object) -> bool:
     """Whether an object is a plan of all leaves below it, and not a tree of plans."""
-    return x is None or isinstance(x, (GridPlan, UnstructuredPlan, Sharding, Rows))
+    return x is None or isinstance(x, (WholePlan, Sharding, Rows))
 
 
 def kinds_of(plans: Sequence[Any]) -> list[str]:
@@ -62,7 +63,7 @@ def communicator_of(function: str, plan: PyTree, comm: Comm) -> MPI.Intracomm:
     plans = [
         each
         for each in jax.tree_util.tree_leaves(plan, is_leaf=is_plan)
-        if isinstance(each, (GridPlan, UnstructuredPlan))
+        if isinstance(each, WholePlan)
     ]
     for each in plans:
         if each._is_on_mesh:

@@ -13,15 +13,14 @@ from mpi4py import MPI
 
 from mpi4jax._override import override
 
-from ..arguments.checks import check_callable, integer, integers
+from ..arguments.checks import integer, integers
 from ..arguments.types import Array, Integer, Op, PyTree, Scalar, Unchecked
-from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
+from ..ghosts import Fields, GhostPlan, exchange_ghosts
 from ..grids.division import DividedAxis, Division
 from ..grids.grid import Grid
 from ..grids.plan import GridPlan
 from ..layout.packing import Tree
 from ..mpi import handles
-from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
 from ..operations._eager import on_own_devices
 from ..whole import Leaf
@@ -168,13 +167,7 @@ class Plan(GhostPlan, GridPlan):
             the result of ``during``.
 
         """
-        if during is None:
-            return self._run(
-                "halo.Plan.exchange", self._fields("exchange", fields), exchange_ghosts
-            )
-        check_callable("halo.Plan.exchange", "during", during, "the fields")
-        function = during
-        return overlap(lambda: self.exchange(fields), during=lambda: function(fields))
+        return self._exchange(fields, during)
 
     @on_own_devices
     def start(self, fields: T) -> Request[T]:
@@ -190,7 +183,7 @@ class Plan(GhostPlan, GridPlan):
             A request, to be passed to :meth:`finish` or :func:`mpi4jax.wait` once.
 
         """
-        return self._start("halo.Plan.start", self._fields("start", fields))
+        return self._start(fields)
 
     @on_own_devices
     def accumulate(self, fields: T, op: Op = MPI.SUM) -> T:
@@ -208,10 +201,7 @@ class Plan(GhostPlan, GridPlan):
             The fields, with the neighbors' ghost cells added.
 
         """
-        function = "halo.Plan.accumulate"
-        op_number = self._operator(function, op)
-        fields_and_ghosts = self._fields("accumulate", fields)
-        return self._run(function, fields_and_ghosts, accumulate_ghosts, op_number)
+        return self._accumulate(fields, op)
 
     @on_own_devices
     def with_ghosts(self, fields: T, *, fill_value: Scalar = 0) -> T:
@@ -225,11 +215,10 @@ class Plan(GhostPlan, GridPlan):
             The fields with their ghost cells.
 
         """
-        function = "halo.Plan.with_ghosts"
         tree = Tree("fields", fields)
-        padded = [self._pad(name, x, fill_value) for name, x in tree.jax_arrays(function)]
-        fields_and_ghosts = self._fields("with_ghosts", tree.with_leaves(padded))
-        return self._run(function, fields_and_ghosts, exchange_ghosts)
+        leaves = tree.jax_arrays("halo.Plan.with_ghosts")
+        padded = tree.with_leaves(self._pad(*leaf, fill_value) for leaf in leaves)
+        return self._run("with_ghosts", exchange_ghosts, padded)
 
     @on_own_devices
     def without_ghosts(self, fields: T) -> T:
@@ -323,8 +312,8 @@ class Plan(GhostPlan, GridPlan):
 
     # The arrays.
 
+    @override
     def _fields(self, name: str, fields: PyTree) -> Fields:
-        """The fields of a call, checked."""
         function = f"halo.Plan.{name}"
         communicator = self._communicator_of(function)
         tree = Tree("fields", fields)

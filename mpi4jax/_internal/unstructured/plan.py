@@ -15,14 +15,13 @@ from mpi4py import MPI
 
 from mpi4jax._override import override
 
-from ..arguments.checks import check_callable, integer
+from ..arguments.checks import integer
 from ..arguments.types import Array, ArrayLike, Comm, Integer, Op, PyTree
 from ..ghosts import Fields, GhostPlan, accumulate_ghosts, exchange_ghosts
 from ..layout.packing import Tree
 from ..mpi import handles
 from ..mpi.handles import Communicator, unpack_hashable
 from ..mpi.meshes import axis_comm, names_of
-from ..nonblocking.overlap import overlap
 from ..nonblocking.requests import Request
 from ..operations._eager import on_own_devices
 from ..whole import Leaf, WholePlan
@@ -227,15 +226,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             result of ``during``.
 
         """
-        if during is None:
-            return self._run(
-                f"{NAME}.exchange", self._fields("exchange", fields, axis), exchange_ghosts
-            )
-        check_callable(f"{NAME}.exchange", "during", during, "the fields")
-        function = during
-        return overlap(
-            lambda: self.exchange(fields, axis=axis), during=lambda: function(fields)
-        )
+        return self._exchange(fields, during, axis)
 
     @on_own_devices
     def start(self, fields: T, *, axis: int = 0) -> Request[T]:
@@ -249,7 +240,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             A request, to be passed to :meth:`finish` or :func:`mpi4jax.wait` once.
 
         """
-        return self._start(f"{NAME}.start", self._fields("start", fields, axis))
+        return self._start(fields, axis)
 
     @on_own_devices
     def accumulate(self, fields: T, op: Op = MPI.SUM, *, axis: int = 0) -> T:
@@ -267,18 +258,13 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             The fields, with zeros in the ghosts.
 
         """
-        function = f"{NAME}.accumulate"
-        op_number = self._operator(function, op)
-        fields_and_ghosts = self._fields("accumulate", fields, axis)
-        return self._run(function, fields_and_ghosts, accumulate_ghosts, op_number)
+        return self._accumulate(fields, op, axis)
 
     @on_own_devices
     def sum_shared(self, fields: T, *, axis: int = 0) -> T:
         """Set all copies of a row to their sum, as of nodes that finite elements share."""
-        function = f"{NAME}.sum_shared"
-        rows = self._fields("sum_shared", fields, axis)
-        total = self._run(function, rows, accumulate_ghosts)
-        return self._run(function, self._fields("sum_shared", total, axis), exchange_ghosts)
+        total = self._run("sum_shared", accumulate_ghosts, fields, axis)
+        return self._run("sum_shared", exchange_ghosts, total, axis)
 
     @on_own_devices
     def without_ghosts(self, fields: T, *, axis: int = 0) -> T:
@@ -309,9 +295,8 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     def _with_ghosts(self, function: str, fields: T, axis: int) -> T:
         self._communicator_of(f"{NAME}.{function}")
         leaves, structure = self._checked(function, fields, axis, self._rows.own_count)
-        leaves = [self._rows.put(x, axis) for x in leaves]
-        filled = self._fields(function, structure.unflatten(leaves), axis)
-        return self._run(f"{NAME}.{function}", filled, exchange_ghosts)
+        own = structure.unflatten(self._rows.put(x, axis) for x in leaves)
+        return self._run(function, exchange_ghosts, own, axis)
 
     @on_own_devices
     def gather(self, fields: T, *, root: Integer | None = None) -> T | None:
@@ -422,6 +407,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     def _communicator_of(self, function: str) -> Communicator:
         return self._rows.communicator(function)
 
+    @override
     def _fields(self, name: str, fields: PyTree, axis: int) -> Fields:
         """The fields of a call, in which the unknowns of a point have an own axis."""
         leaves, structure = self._checked(name, fields, axis, self.size)
