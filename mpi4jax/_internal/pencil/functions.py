@@ -14,7 +14,7 @@ from ..arguments.types import Array, Unchecked
 from ..mpi.handles import Communicator
 from ..operations._eager import PlanCall, on_own_devices, run_named
 from .layout import Layout
-from .transforms import Chain, axes_of, chain_of, check_norm, check_real
+from .transforms import Chain, Transform, axes_of, chain_of, check_norm, check_real
 
 
 def fftn(
@@ -197,16 +197,8 @@ def _chain(
         )
     norm = "backward" if norm is None else norm
     check_norm(name, norm)
-    return chain_of(
-        name,
-        layout,
-        positions,
-        tuple(points),
-        tuple(points),
-        is_real=is_real,
-        is_inverse=is_inverse,
-        norm=norm,
-    )
+    whole = Transform(positions, tuple(points), tuple(points), is_real, norm, is_inverse)
+    return chain_of(name, layout, whole)
 
 
 def _layout_of(name: str, x: Unchecked) -> Layout:

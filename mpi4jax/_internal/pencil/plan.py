@@ -17,12 +17,12 @@ from ..operations._eager import on_own_devices
 from ..operations._transposes import is_inexact
 from .layout import Layout
 from .transforms import (
+    Transform,
     axes_of,
     chain_of,
     check_norm,
     check_real,
     check_types,
-    fewer_modes,
     mode_count,
 )
 
@@ -67,32 +67,23 @@ class Plan(PlanBase):
         norm: str = "backward",
         spectral_axes: Sequence[int] | None = None,
     ) -> None:
-        self._axes = axes_of(NAME, layout, axes)
-        self._points = tuple(layout.shape[axis] for axis in self._axes)
-        self._modes = _mode_counts(modes, self._points)
+        positions = axes_of(NAME, layout, axes)
+        points = tuple(layout.shape[axis] for axis in positions)
+        counts = _mode_counts(modes, points)
         check_norm(NAME, norm)
-        self._layout, self._is_real = layout, bool(real)
+        self._layout = layout
+        self._transform = Transform(positions, points, counts, bool(real), norm)
         self._communicator = layout._communicator_of(NAME)
         target = None
         if spectral_axes is not None:
             target = layout.with_axes(spectral_axes).axes
-        self._chain = chain_of(
-            NAME,
-            layout,
-            self._axes,
-            self._points,
-            self._modes,
-            is_real=self._is_real,
-            is_inverse=False,
-            norm=norm,
-            target=target,
-        )
+        self._chain = chain_of(NAME, layout, self._transform, target)
 
     @override
     def __repr__(self) -> str:
-        kind = "real" if self._is_real else "complex"
+        kind = "real" if self._transform.is_real else "complex"
         ways = f"from {self.layout} to {self.spectral}"
-        return f"<{NAME}: {kind}, axes {self._axes}, {ways}>"
+        return f"<{NAME}: {kind}, axes {self.axes}, {ways}>"
 
     @property
     def layout(self) -> Layout:
@@ -107,7 +98,7 @@ class Plan(PlanBase):
     @property
     def axes(self) -> tuple[int, ...]:
         """The axes that are transformed."""
-        return self._axes
+        return self._transform.axes
 
     @property
     def modes(self) -> tuple[int, ...]:
@@ -115,7 +106,7 @@ class Plan(PlanBase):
 
         Those that a real transform does not compute are included.
         """
-        return self._modes
+        return self._transform.modes
 
     @on_own_devices
     def forward(self, fields: T) -> T:
@@ -132,7 +123,7 @@ class Plan(PlanBase):
         leaves, structure = self.layout._leaves_of(function, fields)
         expected = "floating-point or complex numbers"
         check_types(function, leaves, is_inexact, expected)
-        if self._is_real:
+        if self._transform.is_real:
             check_real(function, leaves)
         return structure.unflatten(self._chain.forward(function, leaves))
 
@@ -162,10 +153,10 @@ class Plan(PlanBase):
         a field is the sum of ``weights() * abs(modes) ** 2`` over all processes. The array
         has the shape with which it broadcasts with the modes.
         """
-        axis = self._axes[-1]
-        numbers, points = self._numbers(axis), self._points[-1]
+        axis = self.axes[-1]
+        numbers, points = self._numbers(axis), self._transform.points[-1]
         counts = np.ones_like(numbers)
-        if self._is_real:
+        if self._transform.is_real:
             counts[(numbers > 0) & (2 * numbers < points)] = 2
         return self.spectral.part(self._along(axis, counts))
 
@@ -180,9 +171,7 @@ class Plan(PlanBase):
         """
         shape = list(np.shape(whole))
         if len(shape) == len(self.spectral.shape):
-            for change in fewer_modes(
-                self._axes, self._points, self._modes, is_real=self._is_real
-            ):
+            for change in self._transform.fewer_modes():
                 all_modes = mode_count(change.points, is_half=change.is_half)
                 if shape[change.axis] == all_modes != 1:
                     whole = change.with_size(whole, change.modes)
@@ -190,8 +179,8 @@ class Plan(PlanBase):
 
     def _numbers(self, axis: int) -> np.ndarray:
         """The wavenumbers along an axis."""
-        count = self._modes[self._axes.index(axis)]
-        is_half = self._is_real and axis == self._axes[-1]
+        count = self.modes[self.axes.index(axis)]
+        is_half = self._transform.is_real and axis == self.axes[-1]
         numbers = np.arange(mode_count(count, is_half=is_half))
         if not is_half:
             numbers = np.where(numbers < (count + 1) // 2, numbers, numbers - count)

@@ -39,19 +39,19 @@ class _Move(NamedTuple):
         return self.result.redistribute(fields, to=self.source)
 
 
-class _Transform(NamedTuple):
-    """A step in which each process transforms axes that it has all of."""
+class Transform(NamedTuple):
+    """A transform of fields, or a step of it: each process has all of the axes then."""
 
-    #: They are counted from the last one, as fields have more axes in front.
+    #: They are counted from the last one in a step, as fields have more axes in front.
     axes: tuple[int, ...]
     #: The number of points along each, and of modes that are kept.
     points: tuple[int, ...]
     modes: tuple[int, ...]
     #: Whether the points along the last one of the axes are real numbers.
     is_real: bool
-    #: Whether the modes come first, and become points.
-    is_inverse: bool
     norm: str
+    #: Whether the modes come first, and become points.
+    is_inverse: bool = False
 
     def forward(self, fields: T) -> T:
         function = self._to_points if self.is_inverse else self._to_modes
@@ -66,18 +66,22 @@ class _Transform(NamedTuple):
         if self.is_real and x.dtype.itemsize < 4:
             x = x.astype(jnp.float32)  # as JAX does for complex modes
         x = transform(x, self.points, self.axes, self.norm)
-        for change in self._changes():
+        for change in self.fewer_modes():
             x = change.with_size(x, change.modes)
         return x
 
     def _to_points(self, x: Array) -> Array:
-        for change in self._changes():
+        for change in self.fewer_modes():
             x = change.with_size(x, change.points)
         transform = jnp.fft.irfftn if self.is_real else jnp.fft.ifftn
         return transform(x, self.points, self.axes, self.norm)
 
-    def _changes(self) -> Iterator[FewerModes]:
-        return fewer_modes(self.axes, self.points, self.modes, is_real=self.is_real)
+    def fewer_modes(self) -> Iterator[FewerModes]:
+        """The axes along which fewer modes are kept than there are points."""
+        for row in zip(self.axes, self.points, self.modes, strict=True):
+            axis, points, modes = row
+            if modes < points:
+                yield FewerModes(*row, is_half=self.is_real and axis == self.axes[-1])
 
 
 class FewerModes(NamedTuple):
@@ -114,22 +118,12 @@ class FewerModes(NamedTuple):
         return result
 
 
-def fewer_modes(
-    axes: Sequence[int], points: Sequence[int], modes: Sequence[int], *, is_real: bool
-) -> Iterator[FewerModes]:
-    """The axes along which a transform keeps fewer modes than there are points."""
-    for row in zip(axes, points, modes, strict=True):
-        axis, total, kept = row
-        if kept < total:
-            yield FewerModes(*row, is_half=is_real and axis == axes[-1])
-
-
 @dataclass(frozen=True)
 class _ChainCall(PlanCall):
     """A call of a transform: an eager one is a program of its own, for all plans alike."""
 
     communicator: Communicator
-    steps: tuple[_Move | _Transform, ...]
+    steps: tuple[_Move | Transform, ...]
     is_backward: bool
 
     @property
@@ -155,31 +149,22 @@ class Chain:
 
     Arguments:
         layout: How the operand is divided.
-        axes: The axes to transform, not negative. The last one is that of real numbers.
-        points, modes: Their numbers, along each.
-        is_real, is_inverse, norm: As of each step.
+        whole: The transform, of axes that are not negative.
         target: The axes of the result that are divided, or None.
 
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        axes: Sequence[int],
-        points: Sequence[int],
-        modes: Sequence[int],
-        *,
-        is_real: bool,
-        is_inverse: bool,
-        norm: str,
-        target: tuple[int, ...] | None,
+        self, layout: Layout, whole: Transform, target: tuple[int, ...] | None
     ) -> None:
-        self.steps: list[_Move | _Transform] = []
+        self.steps: list[_Move | Transform] = []
         #: How the result is divided.
         self.result = layout
-        self._sizes = dict(zip(axes, zip(points, modes, strict=True), strict=True))
-        self._real_axis = axes[-1] if is_real else None
-        self._is_inverse, self._norm, self._target = is_inverse, norm, target
+        axes = whole.axes
+        sizes = zip(whole.points, whole.modes, strict=True)
+        self._sizes = dict(zip(axes, sizes, strict=True))
+        self._real_axis = axes[-1] if whole.is_real else None
+        self._whole, self._target = whole, target
         remaining = list(axes)
         while remaining:
             ready = self._ready(remaining)
@@ -214,7 +199,7 @@ class Chain:
         ready = [axis for axis in remaining if axis not in self.result.axes]
         if self._real_axis not in remaining:
             return ready
-        if self._is_inverse:
+        if self._whole.is_inverse:
             # Real numbers come last.
             is_last = len(ready) == len(remaining)
             return ready if is_last else [x for x in ready if x != self._real_axis]
@@ -225,15 +210,14 @@ class Chain:
         shape, is_real = list(self.result.shape), self._real_axis in axes
         points, modes = zip(*(self._sizes[axis] for axis in axes), strict=True)
         from_end = tuple(axis - len(shape) for axis in axes)
-        self.steps.append(
-            _Transform(from_end, points, modes, is_real, self._is_inverse, self._norm)
-        )
+        step = self._whole._replace(axes=from_end, points=points, modes=modes)
+        self.steps.append(step._replace(is_real=is_real))
         for axis in axes:
             point_count, modes_of_axis = self._sizes[axis]
             is_half = axis == self._real_axis
             shape[axis] = (
                 point_count
-                if self._is_inverse
+                if self._whole.is_inverse
                 else mode_count(modes_of_axis, is_half=is_half)
             )
         self.result = self.result.with_shape(shape)
@@ -243,7 +227,7 @@ class Chain:
         divided = self.result.axes
         candidates = [axis for axis in remaining if axis in divided]
         # The real axis is the first one, or the last one.
-        freed = candidates[0] if self._is_inverse else candidates[-1]
+        freed = candidates[0] if self._whole.is_inverse else candidates[-1]
         whole = [axis for axis in range(len(self.result.shape)) if axis not in divided]
         if not whole:
             raise ValueError(
@@ -275,32 +259,14 @@ class Chain:
 
 
 def chain_of(
-    function: str,
-    layout: Layout,
-    axes: tuple[int, ...],
-    points: tuple[int, ...],
-    modes: tuple[int, ...],
-    *,
-    is_real: bool,
-    is_inverse: bool,
-    norm: str,
-    target: tuple[int, ...] | None = None,
+    function: str, layout: Layout, whole: Transform, target: tuple[int, ...] | None = None
 ) -> Chain:
     """The steps of a transform, which are found once: see :class:`Chain`."""
     programs = layout._communicator_of(function).programs
-    key = Chain, layout, axes, points, modes, is_real, is_inverse, norm, target
+    key = Chain, layout, whole, target
     chain: Chain | None = programs.get(key)
     if chain is None:
-        chain = programs[key] = Chain(
-            layout,
-            axes,
-            points,
-            modes,
-            is_real=is_real,
-            is_inverse=is_inverse,
-            norm=norm,
-            target=target,
-        )
+        chain = programs[key] = Chain(layout, whole, target)
     return chain
 
 

@@ -304,6 +304,14 @@ def test_extremum_of_equals_is_shared_out():
     np.testing.assert_allclose(cotangent, [3.0 / SIZE], rtol=1e-14)
 
 
+def test_a_whole_field_that_others_do_not_have():
+    """Of a field that is not root's, only shape and dtype are used."""
+    plan = Plan.from_global(np.array([RANK]), comm=COMM)
+    whole = np.arange(2 * SIZE, dtype=np.float32).reshape(SIZE, 2)
+    field = whole if RANK == LAST else jax.ShapeDtypeStruct(whole.shape, whole.dtype)
+    np.testing.assert_array_equal(plan.scatter(field, root=LAST), whole[[RANK]])
+
+
 def test_bad_fields():
     plan = Plan.from_neighbors({}, 3, comm=COMM)
     for call, text in (
