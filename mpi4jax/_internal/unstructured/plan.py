@@ -313,6 +313,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             The whole fields, or None on a process that does not get them.
 
         """
+        # On a mesh, only its program has own rows.
         self._communicator_of(f"{NAME}.gather")
         return self._gather(self._without_ghosts("gather", fields, 0), root)
 
@@ -431,10 +432,10 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
         tree = Tree("fields", fields)
         leaves = list(tree.jax_arrays(name))
         for path, x in leaves:
-            self._check_rows(function, path, x, axis, size)
+            self._checked_shape(function, path, x, axis, size)
         return [x for _, x in leaves], tree.structure
 
-    def _check_rows(
+    def _checked_shape(
         self, function: str, name: str, x: Leaf, axis: int, size: int
     ) -> tuple[int, ...]:
         """The shape of an array, which has to have this many rows."""
@@ -454,7 +455,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
 
     @override
     def _whole_division(self, function: str, name: str, x: Leaf) -> RowDivision:
-        shape = self._check_rows(function, name, x, 0, self._rows.total)
+        shape = self._checked_shape(function, name, x, 0, self._rows.total)
         return RowDivision(shape, self._rows.counts)
 
     @override
