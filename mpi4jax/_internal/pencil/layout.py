@@ -179,14 +179,13 @@ class Layout(GridPlan):
                 f"{function} got an array of shape {np.shape(values)}, expected "
                 f"{self.shape}, or 1 in place of any size"
             )
-        along = {axis: n for n, axis in enumerate(self.axes) if sizes[axis][0] > 1}
+        along = [axis for axis in self.axes if sizes[axis][0] > 1]
         if not self._is_on_mesh:
             slices = enumerate(self.slices)
             return values[tuple(s if axis in along else slice(None) for axis, s in slices)]
-        coordinates = self._grid.program_coordinates(function) or (0,) * len(self.axes)
-        for axis, n in along.items():
-            points = self._division.axes[n].points_at(coordinates[n])
-            values = part_along(values, axis, points)
+        points = self._division.points(self._communicator, *self._operands(function))
+        for axis in along:
+            values = part_along(values, axis, points[axis])
         return values
 
     def sharding(self, mesh: jax.sharding.Mesh | None = None) -> NamedSharding:
