@@ -331,8 +331,9 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
             fields: An array of all points, or a tree of them, on all processes. Or a
                 function without arguments that computes these, of which each process
                 computes its own rows only.
-            root (int): The one process that has them, if not all do. The others pass arrays
-                of the same shapes and dtypes, whose values are not used.
+            root (int): The one process that has them, if not all do. On the others, only
+                shapes and dtypes are used, so they may pass
+                :class:`jax.ShapeDtypeStruct` instead of arrays.
 
         """
         return self._with_ghosts("scatter", self._scatter(fields, root), 0)
