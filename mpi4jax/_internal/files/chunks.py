@@ -1,8 +1,8 @@
 """Files of arrays and their chunks: the sizes, and which process writes and reads each one.
 
-Files and chunks are regular, and parts of processes need not be. A file belongs to the
-process that has its first point. So if files are as large as the largest part, each process
-has one at most, and where all parts have one size, it is its part.
+All files of an array have one size, and all its chunks; parts of processes need not. A file
+belongs to the process that has its first point. So if files are as large as the largest
+part, each process has one at most, and where all parts have one size, too, it is its part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from .leaves import Host
 #: Size of a chunk in bytes beyond which it is divided.
 LARGEST = 1 << 26
 
-#: Number of elements of small chunks that are written or read together.
+#: How many times more pieces of an axis there may be so that their size divides it.
+_MORE_PIECES = 64
+#: Largest number of elements of a slab that has several chunks.
 _SLAB = 1 << 18
 
 #: Sizes of a chunk along the axes of an array.
@@ -49,9 +51,9 @@ class Storage(NamedTuple):
     def slabs_in(
         self, box: Sequence[range]
     ) -> Iterator[tuple[list[range], tuple[range, ...]]]:
-        """The parts of a box that one call reads or writes: the indices of chunks, points.
+        """The slabs of a box, which one call reads or writes: ranges of chunks, and points.
 
-        They are large enough that calls cost nothing, and as small as caches.
+        A slab has as many small chunks as fit a cache, or one large chunk.
         """
         sizes = [*self.chunk]
         for axis in reversed(range(len(sizes))):
@@ -63,7 +65,10 @@ class Storage(NamedTuple):
             yield [range(a.start // n, -(-a.stop // n)) for a, n in pairs], points
 
     def split(self, values: Host) -> Host:
-        """An array with the indices of chunks and then those in one. Zeros fill it up."""
+        """The chunks of values: axes that count chunks, and then those of points in one.
+
+        Zeros fill up chunks that are not whole.
+        """
         whole = round_up(values.shape, self.chunk)
         if values.shape != whole:
             padded = np.zeros(whole, values.dtype)
@@ -75,7 +80,7 @@ class Storage(NamedTuple):
         return np.ascontiguousarray(split.transpose(*axes[::2], *axes[1::2]))
 
     def join(self, chunks: Host) -> Host:
-        """The array that was split."""
+        """The values of these chunks, with the zeros that fill them up."""
         axes, count = range(chunks.ndim), chunks.ndim // 2
         pairs = zip(axes[:count], axes[count:], strict=True)
         split = chunks.transpose([axis for pair in pairs for axis in pair])
@@ -84,14 +89,14 @@ class Storage(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A part of an array of a file, which begins at this point."""
+    """A part of a stored array: its first point, and its values."""
 
     start: tuple[int, ...]
     array: Host
 
 
 class FileAxis(NamedTuple):
-    """An axis of an array of a file, and the processes along it."""
+    """An axis of a stored array, and the processes along it."""
 
     points: int
     #: The size of a file, or of a piece that one process reads.
@@ -136,18 +141,22 @@ def default_sizes(
 
 
 def _cut(size: int, count: int, *, divides: bool) -> int:
-    """The size of some pieces, or of more if these are equal: up to two times, or any."""
+    """The size of pieces of an axis, of which there are at least as many as `count`.
+
+    They are equal where a few more can be. Otherwise, the last one is smaller, or, if their
+    size has to divide that of the axis, there is one.
+    """
     count = min(count, size)
-    for pieces in range(count, size + 1 if divides else 2 * count):
+    for pieces in range(count, _MORE_PIECES * count if divides else 2 * count):
         if size % pieces == 0:
             return size // pieces
-    return math.ceil(size / count)
+    return size if divides else math.ceil(size / count)
 
 
 def keys_in(
-    block: Sequence[range], sizes: Sizes
+    box: Sequence[range], sizes: Sizes
 ) -> Iterator[tuple[tuple[int, ...], tuple[range, ...]]]:
-    """The pieces of these sizes that a box has parts of: their indices, and these parts."""
+    """Cut a box at multiples of some sizes: the index of each piece, and its points."""
     ranges: list[list[tuple[int, range]]] = [
         [
             (
@@ -160,7 +169,7 @@ def keys_in(
         ]
         if len(points)
         else []
-        for points, size in zip(block, sizes, strict=True)
+        for points, size in zip(box, sizes, strict=True)
     ]
     for combination in itertools.product(*ranges):
         indices, parts = zip(*combination, strict=True) if combination else ((), ())
@@ -175,7 +184,7 @@ def files_of(block: Block, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], Host
 
 
 def round_up(sizes: Sequence[int], unit: Sizes) -> Sizes:
-    """The sizes of whole units that are not smaller."""
+    """The sizes, rounded up to multiples of a unit: one at least."""
     pairs = zip(sizes, unit, strict=True)
     return tuple(max(math.ceil(size / n), 1) * n for size, n in pairs)
 

@@ -36,8 +36,6 @@ _LOCK = ".lock"
 #: The offset and size in a file of a chunk that it does not have.
 _NO_CHUNK = (1 << 64) - 1
 
-#: Seconds that a file which another host has written may take to be seen.
-_VISIBLE_AFTER = 20.0
 #: Seconds between two looks for such a file.
 _INTERVAL = 0.01
 
@@ -52,8 +50,8 @@ class Lease:
 
     Arguments:
         function: The function that was called.
-        path: The folder.
-        overwrite: Whether the folder may exist.
+        path: The folder's final name.
+        overwrite: Whether there may be a folder of this name.
         mark: The file that it must have then.
 
     """
@@ -65,7 +63,7 @@ class Lease:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.folder = writing_name(path)
         self._overwrite, self._is_published, self._lock = overwrite, False, -1
-        #: By this, other hosts see that their folder is the one.
+        #: A random text in the folder, by which other hosts know that they see this one.
         self.token = secrets.token_hex(8)
         own = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
@@ -104,33 +102,35 @@ class Lease:
 
     def publish(self, path: Path) -> list[Path]:
         """Give the folder its final name, and return what had it before, to be removed."""
-        retired = []
+        replaced = []
         if path.exists():
             if not self._overwrite:
                 raise FileExistsError(f"{path} exists, and did not when this call began")
-            retired.append(self._replace(path))
+            replaced.append(self._replace(path))
         else:
             self.folder.rename(path)
             self._is_published = True
         (path / _LOCK).unlink(missing_ok=True)
-        return retired
+        return replaced
 
     def _replace(self, path: Path) -> Path:
-        # The old folder gets the name of one that is written: nobody else may remove it.
+        # The old folder gets the name of one that is written: by its lock, no other run
+        # removes it.
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _take_lock(lock)
             if _core.swap_names(self.folder, path):
                 self._is_published = True
-                return _retire(self.folder)
-            # Where names can't be swapped, the old folder has a name that `latest` finds.
-            old = path.with_name(f"{path.name}.old")
+                return _retire_checkpoint(self.folder)
+            # Where names can't be swapped, the old folder has a name that `latest` finds,
+            # and that no user would choose.
+            old = path.with_name(f"{path.name}.replaced-by-mpi4jax")
             if (old / MANIFEST).exists():
-                shutil.rmtree(_retire(old), ignore_errors=True)
+                shutil.rmtree(_retire_checkpoint(old), ignore_errors=True)
             path.rename(old)
             self.folder.rename(path)
             self._is_published = True
-            return _retire(old)
+            return _retire_checkpoint(old)
         finally:
             os.close(lock)
 
@@ -156,11 +156,14 @@ def _take_name(folder: Path, name: Path) -> bool:
 
 
 def _take_lock(lock: int) -> bool:
-    """Lock an open file, and return True, unless another process holds the lock."""
+    """Lock an open file, and return whether that was possible.
+
+    It is not if it has been opened and locked before, also by this process, nor on a file
+    system without locks.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # Held by another process; or the file system has no locks, and nobody can know.
         return False
     return True
 
@@ -192,7 +195,7 @@ def _check_name(function: str, path: Path, mark: str, *, overwrite: bool) -> Non
 
 def check_visible(function: str, folder: Path, token: str) -> None:
     """Raise OSError if this host does not see the folder that rank 0 has made."""
-    end = time.monotonic() + _VISIBLE_AFTER
+    end = time.monotonic() + reports.VISIBLE_AFTER
     while True:
         try:
             if (folder / _LOCK).read_text() == token:
@@ -342,10 +345,12 @@ def read_box(
         with open_array(folder, array, index, storage) as read_chunks:
             for chunks, points in storage.slabs_in(part):
                 target = part_of(values, points, start)
-                if target.shape == storage.chunk and target.flags.c_contiguous:
+                counts = [*map(len, chunks)]
+                is_chunk = math.prod(counts) == 1 and target.shape == storage.chunk
+                if is_chunk and target.flags.c_contiguous:
                     read_chunks(chunks, target)
                     continue
-                slab = np.empty((*map(len, chunks), *storage.chunk), values.dtype)
+                slab = np.empty((*counts, *storage.chunk), values.dtype)
                 read_chunks(chunks, slab)
                 pairs = zip(chunks, storage.chunk, strict=True)
                 first = [indices.start * size for indices, size in pairs]
@@ -353,7 +358,10 @@ def read_box(
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one step: others see it as it was, or as it is then."""
+    """Write a file in one step: others see it as it was, or as it is then.
+
+    It is not synced: if the host crashes, it may be empty.
+    """
     temporary = path.with_name(f"{path.name}.new")
     with named_errors(path):
         temporary.write_bytes(content)
@@ -373,20 +381,23 @@ def publish(
     shutil.rmtree(files.folder / reports.FOLDER)
     files.write_bytes(MANIFEST, _manifest.encode(content))
     files.sync()
-    retired = lease.publish(path)
+    replaced = lease.publish(path)
     _core.sync_path(path.parent)
     lease.release()
-    if keep is not None:
-        older = _manifest.checkpoints(path.parent)[keep:]
-        retired += [_retire(other) for other in older if other != path]
-    return retired
+    older = [] if keep is None else _manifest.checkpoints(path.parent)[keep:]
+    return [*replaced, *(_retire_checkpoint(other) for other in older if other != path)]
 
 
-def _retire(path: Path) -> Path:
-    """Give a checkpoint another name, by which it is none, until it is removed."""
+def _retire_checkpoint(path: Path) -> Path:
+    """Give a checkpoint a name by which it is none, until it is removed."""
     (path / MANIFEST).unlink(missing_ok=True)
-    retired = path.with_name(f".{path.name.strip('.')}.removed")
-    shutil.rmtree(retired, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):  # another run removes it, too
-        path.rename(retired)
-    return retired
+        return retire(path)
+    return path
+
+
+def retire(path: Path) -> Path:
+    """Give a folder the name of one that is removed."""
+    name = path.with_name(f".{path.name.strip('.')}.removed")
+    shutil.rmtree(name, ignore_errors=True)
+    return path.rename(name)

@@ -36,11 +36,12 @@ from .folders import (
     file_name,
     read_box,
     replace_file,
+    retire,
     writing_name,
 )
 from .leaves import ZARR_TYPES, Host, leaf_of, names_of
 from .plans import EXPECTED, communicator_of, is_plan
-from .reports import Reports
+from .reports import VISIBLE_AFTER, Reports
 from .save import (
     SIZES,
     StoredArray,
@@ -190,7 +191,6 @@ class Output:
             with agreement.attempt():
                 if agreement.rank == 0:
                     self._take_folder(last, overwrite=overwrite)
-                self._files = Files(self.path, is_synced=False)
             agreement.settle()
             token = "" if self._lease is None else self._lease.token
             token, count, self._variables = agreement.comm.bcast(
@@ -199,7 +199,7 @@ class Output:
             with agreement.attempt():
                 check_visible(NAME, self._folder, token)
             agreement.settle()
-            self._reports = Reports(self._folder, agreement.comm)
+            self._reports = Reports(self._folder, token, agreement.comm)
         except Exception:
             self._release()
             agreement.free()
@@ -210,6 +210,8 @@ class Output:
         #: The steps to be written, how many have been, and how many are complete.
         self._steps: deque[Step] = deque()
         self._written = self._completed = count
+        #: How many steps all processes have written, and when this was known.
+        self._known = count, 0.0
         self._is_ending = self._is_cancelled = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="mpi4jax-files", daemon=True)
@@ -372,6 +374,7 @@ class Output:
         agreement.failure = self._failure
         agreement.settle()
         # Where all have written, rank 0 completes it.
+        self._known = count, time.monotonic()
         if agreement.rank == 0:
             self._wait_for(lambda: self._completed >= count)
             waited = time.monotonic() - begin
@@ -415,22 +418,28 @@ class Output:
 
     def _write(self, step: Step) -> None:
         number, rank = self._written + 1, self._agreement.rank
-        self._files.written.clear()
+        files = Files(self.path, is_synced=False)
         try:
             for file in step.files:
-                self._files.write_array(*file)
+                files.write_array(*file)
             self._reports.send({}, number)
         except Exception as error:
             with contextlib.suppress(OSError):
-                self._files.remove(self.path)  # which makes room for the report
+                files.remove(self.path)  # which makes room for the report
                 self._reports.send({"failure": str(error)}, number)
             raise
         with self._changed:
             self._written = number
             self._changed.notify_all()
         if rank == 0:
-            self._reports.receive(lambda: self._is_cancelled, number)
+            self._reports.receive(lambda: self._is_hopeless(number), number)
             self._complete(step.time)
+
+    def _is_hopeless(self, number: int) -> bool:
+        """Whether reports that are missing will not come."""
+        count, moment = self._known
+        waited = time.monotonic() - moment if number <= count else 0
+        return self._is_cancelled or waited > VISIBLE_AFTER
 
     def _complete(self, moment: float) -> None:
         """Make a step, which all processes have written, a part of the output."""
@@ -470,7 +479,7 @@ class Output:
             self._read_earlier(last)
             return
         if self.path.exists():
-            shutil.rmtree(self.path)
+            shutil.rmtree(retire(self.path))
         self._begin()
 
     def _begin(self) -> None:

@@ -1,7 +1,7 @@
 """Reports of processes: the files that each one has written, or the reason of its failure.
 
-They go through files, as threads that write make no calls of MPI. The processes of a node
-append to one file, so that the process that reads the reports opens one file of each node.
+A report is a line of a file, as the threads that write make no calls of MPI. The processes
+of a node append to one file, so that the reader opens one file of each node.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from mpi4py import MPI
 
 from ..._manifest import Json
 
+#: Seconds that a file which another host has written may take to be seen.
+VISIBLE_AFTER = 20.0
+
 #: The folder with the reports, in the folder that is written.
 FOLDER = ".reports"
-#: How many numbers of reports a file has. It is removed when all of them have been read.
+#: Count of the numbers in a file, which is removed when the reports of all were read.
 _NUMBERS = 1024
 #: Shortest and longest time in seconds between two looks for reports, and the part that it
 #: is of the time that has been waited for them.
@@ -28,13 +31,20 @@ _SHORTEST, _LONGEST, _PART = 0.005, 1.0, 0.05
 
 
 class Reports:
-    """Reports about a folder, of which each process sends one with each number.
+    """Reports about a folder: each process sends one of each number, and rank 0 reads all.
 
     All processes make this together.
+
+    Arguments:
+        folder: The folder that is written.
+        token: The token of the folder's lease. Reports with another one are those of an
+            earlier run, of which a process still writes.
+        comm: A communicator of the processes.
+
     """
 
-    def __init__(self, folder: Path, comm: MPI.Intracomm) -> None:
-        self._folder, self._rank = folder, comm.Get_rank()
+    def __init__(self, folder: Path, token: str, comm: MPI.Intracomm) -> None:
+        self._folder, self._token, self._rank = folder, token, comm.Get_rank()
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         #: The lowest rank of the node of this process, which is the node's name.
         self._node = node.bcast(self._rank)
@@ -43,7 +53,7 @@ class Reports:
         self._ranks: dict[int, list[int]] = {}
         for rank, name in enumerate(comm.allgather(self._node)):
             self._ranks.setdefault(name, []).append(rank)
-        #: How many bytes of a file have been read.
+        #: The number of bytes of each file that have been read.
         self._offsets: dict[Path, int] = {}
         #: The reports that have been read, by number and rank.
         self._received: dict[int, dict[int, Json]] = {}
@@ -52,9 +62,10 @@ class Reports:
         return self._folder / FOLDER / f"{node}-{number // _NUMBERS}"
 
     def send(self, content: dict[str, Json], number: int = 0) -> None:
-        """Send the report of this process, which has a text "failure" if it has failed."""
-        record = {"rank": self._rank, "number": number, **content}
-        # After a line that was cut, as the disk was full, a line of its own.
+        """Append the report of this process, with a text "failure" if it has failed."""
+        own = {"token": self._token, "rank": self._rank, "number": number}
+        record = {**own, **content}
+        # It begins with a new line, as the one before may be cut: on a full disk.
         line = f"\n{json.dumps(record)}\n".encode()
         path = self._path(self._node, number)
         with named_errors(path):
@@ -67,11 +78,14 @@ class Reports:
                 os.close(file)
 
     def receive(self, is_cancelled: Callable[[], bool], number: int = 0) -> list[Json]:
-        """The reports of all processes. Raise OSError if one of them has failed.
+        """Wait for the reports of all processes. Raise OSError if one of them has failed.
 
         Arguments:
-            is_cancelled: Whether reports that are missing will not come.
+            is_cancelled: Whether reports that are missing will not come: OSError, too.
             number: The number of the reports.
+
+        Returns:
+            The reports, by rank.
 
         """
         received = self._received.setdefault(number, {})
@@ -108,16 +122,18 @@ class Reports:
                 file.seek(offset)
                 content = file.read()
         except FileNotFoundError:
-            if path.parent.is_dir():
-                return
-            raise
+            # A look at the folder shows new files of other hosts, and fails if it is gone.
+            os.listdir(path.parent)
+            return
         # On a file system of a network, bytes that are not there yet may be zeros.
         lines = content.partition(b"\0")[0].split(b"\n")
         self._offsets[path] = offset + sum(len(line) + 1 for line in lines[:-1])
         for line in lines[:-1]:
             with contextlib.suppress(ValueError):  # empty, or cut
                 record = json.loads(line)
-                self._received.setdefault(record["number"], {})[record["rank"]] = record
+                if record["token"] == self._token:
+                    by_rank = self._received.setdefault(record["number"], {})
+                    by_rank[record["rank"]] = record
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from .folders import (
 from .leaves import Host, Leaf, leaf_of, names_of, own_axes, stored_type
 from .places import Place, own_ids
 from .plans import EXPECTED, communicator_of, host_array, is_plan, kinds_of, saved_place
-from .reports import Reports
+from .reports import VISIBLE_AFTER, Reports
 from .trees import Structure, flatten, prefix_leaves
 
 FUNCTION = "files.save"
@@ -197,8 +197,7 @@ def _started(
     agreement.settle()
     arrays = stored_arrays(agreement, pairs, leaves, plans, shapes, codec)
     facts = _facts(agreement, pairs, leaves, arrays)
-    if not wait:
-        _make_room(agreement)
+    _make_room(agreement, target, wait=wait)
     content = _content(agreement, structure, facts, arrays)
     saving = Saving(agreement, target, content, overwrite=overwrite, keep=kept)
     try:
@@ -413,9 +412,10 @@ def _content(
 
 
 class Saving:
-    """A checkpoint that is being written in the background, as :func:`save` returns it.
+    """A checkpoint that is being written, as :func:`save` returns it without ``wait``.
 
-    Its errors are those of the next call of :func:`save`, if :meth:`wait` is not called.
+    If :meth:`wait` is not called, an error is raised by a later call of :func:`save`, or
+    printed at the end of the program.
     """
 
     #: The folder of the checkpoint.
@@ -433,27 +433,32 @@ class Saving:
         self.path, self._content = path, content
         self._agreement, self._keep = agreement, keep
         self._lease: Lease | None = None
-        token = ""
         with agreement.attempt():
             if agreement.rank == 0:
                 self._lease = Lease(agreement.function, path, overwrite=overwrite)
-                token = self._lease.token
         agreement.settle()
-        folder = writing_name(path)
-        token = agreement.comm.bcast(token)
-        with agreement.attempt():
-            check_visible(agreement.function, folder, token)
-        agreement.settle()
-        self._files, self._reports = Files(folder), Reports(folder, agreement.comm)
+        try:
+            folder = writing_name(path)
+            token = agreement.comm.bcast(self._lease and self._lease.token)
+            with agreement.attempt():
+                check_visible(agreement.function, folder, token)
+            agreement.settle()
+            self._files = Files(folder)
+            self._reports = Reports(folder, token, agreement.comm)
+        except BaseException:
+            self._release()
+            raise
         self._pending: list[tuple[str, tuple[int, ...], Host, Storage]] = []
         self._thread: threading.Thread | None = None
-        #: The thread of the previous checkpoint, if that is still being written.
+        #: The thread of the checkpoint begun before, if that is still being written.
         self._earlier = _outstanding[-1]._thread if _outstanding else None
         #: Whether this process has written its part, or failed to.
         self._has_written = threading.Event()
         self._is_cancelled = threading.Event()
         self._failure: Exception | None = None
         self._was_awaited = False
+        #: When it was known that all processes have written their parts.
+        self._known: float | None = None
         #: What is to be removed once this checkpoint is whole.
         self._retired: list[Path] = []
 
@@ -516,7 +521,7 @@ class Saving:
         assert self._lease is not None
         try:
             written: dict[str, tuple[int, int]] = {}
-            for content in self._reports.receive(self._is_cancelled.is_set):
+            for content in self._reports.receive(self._is_hopeless):
                 written.update(content["files"])
             if self._earlier is not None:
                 # Names in another order than the calls would make an older checkpoint the
@@ -530,6 +535,11 @@ class Saving:
             )
         except Exception as error:
             self._failure = error
+
+    def _is_hopeless(self) -> bool:
+        """Whether reports that are missing will not come."""
+        waited = time.monotonic() - (self._known or math.inf)
+        return self._is_cancelled.is_set() or waited > VISIBLE_AFTER
 
     def _write_metadata(self) -> None:
         files = self._files
@@ -586,6 +596,7 @@ class Saving:
                 self._has_written.wait()
             agreement.failure = self._failure
             agreement.settle()
+            self._known = time.monotonic()
             if self._thread is not None:
                 self._thread.join()
             elif agreement.rank == 0:
@@ -605,13 +616,16 @@ class Saving:
         self._is_cancelled.set()
         if self._thread is not None:
             self._thread.join()
-        if self._lease is not None:
-            self._lease.release()
+        self._release()
         if self in _outstanding:
             _outstanding.remove(self)
 
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
     def end(self) -> None:
-        """End with the process, which can't wait for the main programs of others."""
+        """Wait for the thread at exit, and for the reports of others only for a while."""
         assert self._thread is not None
         self._thread.join(_LAST_WAIT)
         self._is_cancelled.set()
@@ -637,15 +651,24 @@ def _end_finished(agreement: Agreement) -> None:
             saving.wait()
 
 
-def _make_room(agreement: Agreement) -> None:
-    """Wait until fewer checkpoints are being written. All processes call this together."""
+def _make_room(agreement: Agreement, path: Path, *, wait: bool) -> None:
+    """Wait for checkpoints that are being written. All processes call this together.
+
+    Arguments:
+        agreement: The processes.
+        path: The next checkpoint. An earlier one of this name has to be whole first.
+        wait: Whether the next one is written at once: it becomes whole after all others.
+
+    """
     global _has_warned
     begin = time.monotonic()
     savings = [saving for saving in _outstanding if saving.is_of(agreement)]
-    for saving in savings[: len(savings) - MAX_OUTSTANDING + 1]:
-        saving.wait()
+    count = 0 if wait else MAX_OUTSTANDING - 1
+    for n, saving in enumerate(savings):
+        if n < len(savings) - count or any(each.path == path for each in savings[n:]):
+            saving.wait()
     waited = time.monotonic() - begin
-    if waited > 1 and not _has_warned and agreement.rank == 0:
+    if not wait and waited > 1 and not _has_warned and agreement.rank == 0:
         _has_warned = True
         warnings.warn(
             f"{agreement.function} waited {waited:.1f} s, as {MAX_OUTSTANDING} "

@@ -267,7 +267,7 @@ def reports_of(folder, nodes):
 
     if RANK == 0:
         (folder / FOLDER).mkdir()
-    made = Reports(folder, Nodes(nodes))
+    made = Reports(folder, "token", Nodes(nodes))
     comm.Barrier()
     return made, folder / FOLDER
 
@@ -312,6 +312,82 @@ def test_reports_that_are_not_whole(folder):
         shutil.rmtree(where)
         with pytest.raises(FileNotFoundError):
             sent.receive(lambda: False)
+
+
+def test_reports_of_an_earlier_run_are_not_read(folder):
+    from mpi4jax._internal.files.reports import Reports
+
+    sent, _ = reports_of(folder, 1)
+    Reports(folder, "other", comm).send({"failure": "of a run whose rank 0 was killed"})
+    comm.Barrier()
+    sent.send({})
+    comm.Barrier()
+    if RANK == 0:
+        assert len(sent.receive(lambda: True)) == SIZE
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_report_that_is_lost(folder, wait, monkeypatch):
+    """Fails if all wait for ever for a report that has been sent, and does not arrive."""
+    from mpi4jax._internal.files import output, reports, save
+
+    monkeypatch.setattr(save, "VISIBLE_AFTER", 0.2)
+    monkeypatch.setattr(output, "VISIBLE_AFTER", 0.2)
+    if RANK == SIZE - 1:
+        monkeypatch.setattr(reports.Reports, "send", lambda *_: None)
+    text = f"rank {SIZE - 1} has not written its part of"
+
+    def save_field():
+        saving = files.save(folder / "a", field(), PLAN, wait=wait)
+        saving.wait()  # None where save has waited
+
+    with pytest.raises(OSError, match=text):
+        save_field()
+    out = files.Output(folder / "run.zarr", PLAN)
+    out.append({"x": field()})
+    with pytest.raises(OSError, match=text):
+        out.close()
+    monkeypatch.undo()
+    files.save(folder / "a", field(), PLAN)
+    assert names_in(folder) == ["a", "run.zarr"]
+
+
+def test_checkpoints_of_one_name_in_the_background(folder):
+    for n in range(3):
+        files.save(folder / "a", {"n": n}, overwrite=True, wait=False)
+    files.save(folder / "b", {})
+    assert files.load(folder / "a") == {"n": 2}
+
+
+def test_a_checkpoint_is_replaced_where_names_can_not_be_swapped(folder, monkeypatch):
+    """A checkpoint that the user has called old is none of the one that is replaced."""
+    from mpi4jax import _core
+
+    monkeypatch.setattr(_core, "swap_names", lambda *_: False)
+    for name, n in (("a.old", 1), ("a", 2), ("a", 3), ("a", 4)):
+        files.save(folder / name, {"n": n}, overwrite=True)
+    assert names_in(folder) == ["a", "a.old"]
+    assert [files.load(folder / name)["n"] for name in ("a", "a.old")] == [4, 1]
+
+
+def test_chunks_that_a_part_with_edges_does_not_begin_with(folder):
+    """The part has the shape of a chunk, and lies in two of them."""
+    for points in range(1, 12):
+        plan = halo.Plan(GRID, 1, axes=[0], shape=[points * SIZE])
+        whole = jnp.arange(1.0, points * SIZE + 1)
+        part = plan.exchange(plan.scatter(whole))
+        path = folder / str(points)
+        files.save(path, part, plan, chunks=(points * SIZE,))
+        np.testing.assert_array_equal(files.load(path), whole)
+        np.testing.assert_array_equal(files.load(path, plan), part)
+
+
+def test_parts_of_prime_size_have_few_chunks():
+    from mpi4jax._internal.files.chunks import default_sizes
+
+    assert default_sizes([10_000_019], 8, divides_parts=True) == (10_000_019,)
+    assert default_sizes([20_000_000], 8, divides_parts=True) == (20_000_000 // 4,)
+    assert default_sizes([10_000_019], 8) == (5_000_010,)
 
 
 def test_a_folder_that_another_run_is_writing(folder):
