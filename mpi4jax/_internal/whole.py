@@ -39,7 +39,13 @@ class Divided(Protocol):
     """How a whole array is divided among processes, compared and hashed by value."""
 
     def points(self, communicator: Communicator, *operands: Any) -> Mapping[int, ArrayLike]:
-        """The points of this process along each axis, from a plan's operands if any."""
+        """The points of this process along each divided axis.
+
+        Arguments:
+            communicator: The communicator of the processes.
+            operands: What programs get of the plan.
+
+        """
 
 
 D = TypeVar("D", bound=Divided)
@@ -68,7 +74,7 @@ class ScatterBase(WholeCall[D]):
     def call_in_program(
         self, leaves: Sequence[Array], fill_value: Array, *operands: Array
     ) -> list[Array]:
-        """The parts of this process, with ghosts.
+        """The parts of this process: all points that a division says, such as ghosts.
 
         Arguments:
             leaves: The whole arrays, or empty ones where another process has these.
@@ -115,7 +121,7 @@ class WholePlan(PlanBase, Generic[D]):
 
     @abstractmethod
     def _operands(self, function: str) -> Sequence[Array]:
-        """What programs get of the plan, behind arrays: it differs among processes."""
+        """Operands of programs behind the arrays: what of the plan processes differ in."""
 
     def _called(
         self, function: str, root: Integer | None
