@@ -13,9 +13,10 @@ pub use crc32c::crc32c_combine as combine_checksums;
 
 /// Size of a block.
 const BLOCK: usize = 1 << 20;
+/// Size of a checksum.
 const CHECKSUM: u64 = size_of::<u32>() as u64;
 
-/// Damage of a chunk.
+/// Reason why a chunk can't be read.
 #[derive(Debug)]
 pub enum Damage {
     /// The system's error.
@@ -127,8 +128,8 @@ impl Writer<'_> {
         Ok(size as u64)
     }
 
-    /// Writes a chunk block by block, and gives its size. Its bytes are read once, so that the checksum of all
-    /// follows from that of the chunk, which takes some microseconds.
+    /// Writes a chunk block by block, and gives its size. Its bytes are read once: the checksum of all is
+    /// combined with that of the chunk, which takes some microseconds.
     fn write_large(&mut self, bytes: &[u8], element: Option<usize>) -> io::Result<u64> {
         self.flush()?;
         let (file, offset) = (self.file, self.end);
