@@ -41,7 +41,7 @@ from .folders import (
 )
 from .leaves import ZARR_TYPES, Host, leaf_of, names_of
 from .plans import EXPECTED, communicator_of, is_plan
-from .reports import VISIBLE_AFTER, Reports
+from .reports import Reports
 from .save import (
     SIZES,
     StoredArray,
@@ -210,8 +210,6 @@ class Output:
         #: The steps to be written, how many have been, and how many are complete.
         self._steps: deque[Step] = deque()
         self._written = self._completed = count
-        #: How many steps all processes have written, and when this was known.
-        self._known = count, 0.0
         self._is_ending = self._is_cancelled = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="mpi4jax-files", daemon=True)
@@ -374,7 +372,7 @@ class Output:
         agreement.failure = self._failure
         agreement.settle()
         # Where all have written, rank 0 completes it.
-        self._known = count, time.monotonic()
+        self._reports.expect(count)
         if agreement.rank == 0:
             self._wait_for(lambda: self._completed >= count)
             waited = time.monotonic() - begin
@@ -432,14 +430,8 @@ class Output:
             self._written = number
             self._changed.notify_all()
         if rank == 0:
-            self._reports.receive(lambda: self._is_hopeless(number), number)
+            self._reports.receive(lambda: self._is_cancelled, number)
             self._complete(step.time)
-
-    def _is_hopeless(self, number: int) -> bool:
-        """Whether reports that are missing will not come."""
-        count, moment = self._known
-        waited = time.monotonic() - moment if number <= count else 0
-        return self._is_cancelled or waited > VISIBLE_AFTER
 
     def _complete(self, moment: float) -> None:
         """Make a step, which all processes have written, a part of the output."""

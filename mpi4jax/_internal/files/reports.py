@@ -55,6 +55,8 @@ class Reports:
             self._ranks.setdefault(name, []).append(rank)
         #: The number of bytes of each file that have been read.
         self._offsets: dict[Path, int] = {}
+        #: The last number of which all reports have been sent, and when this was known.
+        self._sent = -1, 0.0
         #: The reports that have been read, by number and rank.
         self._received: dict[int, dict[int, Json]] = {}
 
@@ -77,6 +79,14 @@ class Reports:
             finally:
                 os.close(file)
 
+    def expect(self, number: int = 0) -> None:
+        """Note that all reports up to a number have been sent: they arrive soon, or never."""
+        self._sent = number, time.monotonic()
+
+    def _is_overdue(self, number: int) -> bool:
+        last, moment = self._sent
+        return number <= last and time.monotonic() - moment > VISIBLE_AFTER
+
     def receive(self, is_cancelled: Callable[[], bool], number: int = 0) -> list[Json]:
         """Wait for the reports of all processes. Raise OSError if one of them has failed.
 
@@ -93,14 +103,14 @@ class Reports:
         while missing := [
             node for node, ranks in self._ranks.items() if not received.keys() >= {*ranks}
         ]:
-            was_cancelled = is_cancelled()
+            is_over = is_cancelled() or self._is_overdue(number)
             for node in missing:
                 self._read(self._path(node, number))
             for rank, content in sorted(received.items()):
                 if "failure" in content:
                     raise OSError(f"{content['failure']} (on rank {rank})")
             lost = {rank for node in missing for rank in self._ranks[node]} - {*received}
-            if was_cancelled and lost:
+            if is_over and lost:
                 raise OSError(
                     f"rank {min(lost)} has not written its part of {self._folder}"
                 )

@@ -38,7 +38,7 @@ from .folders import (
 from .leaves import Host, Leaf, leaf_of, names_of, own_axes, stored_type
 from .places import Place, own_ids
 from .plans import EXPECTED, communicator_of, host_array, is_plan, kinds_of, saved_place
-from .reports import VISIBLE_AFTER, Reports
+from .reports import Reports
 from .trees import Structure, flatten, prefix_leaves
 
 FUNCTION = "files.save"
@@ -457,8 +457,6 @@ class Saving:
         self._is_cancelled = threading.Event()
         self._failure: Exception | None = None
         self._was_awaited = False
-        #: When it was known that all processes have written their parts.
-        self._known: float | None = None
         #: What is to be removed once this checkpoint is whole.
         self._retired: list[Path] = []
 
@@ -521,7 +519,7 @@ class Saving:
         assert self._lease is not None
         try:
             written: dict[str, tuple[int, int]] = {}
-            for content in self._reports.receive(self._is_hopeless):
+            for content in self._reports.receive(self._is_cancelled.is_set):
                 written.update(content["files"])
             if self._earlier is not None:
                 # Names in another order than the calls would make an older checkpoint the
@@ -535,11 +533,6 @@ class Saving:
             )
         except Exception as error:
             self._failure = error
-
-    def _is_hopeless(self) -> bool:
-        """Whether reports that are missing will not come."""
-        waited = time.monotonic() - (self._known or math.inf)
-        return self._is_cancelled.is_set() or waited > VISIBLE_AFTER
 
     def _write_metadata(self) -> None:
         files = self._files
@@ -596,7 +589,7 @@ class Saving:
                 self._has_written.wait()
             agreement.failure = self._failure
             agreement.settle()
-            self._known = time.monotonic()
+            self._reports.expect()
             if self._thread is not None:
                 self._thread.join()
             elif agreement.rank == 0:

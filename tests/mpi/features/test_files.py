@@ -329,10 +329,9 @@ def test_reports_of_an_earlier_run_are_not_read(folder):
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_report_that_is_lost(folder, wait, monkeypatch):
     """Fails if all wait for ever for a report that has been sent, and does not arrive."""
-    from mpi4jax._internal.files import output, reports, save
+    from mpi4jax._internal.files import reports
 
-    monkeypatch.setattr(save, "VISIBLE_AFTER", 0.2)
-    monkeypatch.setattr(output, "VISIBLE_AFTER", 0.2)
+    monkeypatch.setattr(reports, "VISIBLE_AFTER", 0.2)
     if RANK == SIZE - 1:
         monkeypatch.setattr(reports.Reports, "send", lambda *_: None)
     text = f"rank {SIZE - 1} has not written its part of"
