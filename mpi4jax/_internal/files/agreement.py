@@ -6,18 +6,14 @@ import builtins
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
 from ..._manifest import Json
 from ..mpi.handles import members_of
-from ..watch.meetings import meeting
+from ..watch.meetings import meeting, wait_for_all
 from ..xla.flush import flush
-
-#: Seconds by which pauses grow while a process waits for others, and the longest pause.
-_PAUSE_GROWTH, _LONGEST_PAUSE = 1e-5, 1e-3
 
 
 class Agreement:
@@ -69,7 +65,7 @@ class Agreement:
         """Raise the first error of all processes, by rank, on each of them."""
         failure, self.failure = self.failure, None
         with self._meeting():
-            self._wait_for_all()
+            wait_for_all(self.comm)
             if not self.comm.allreduce(failure is not None, op=MPI.LOR):
                 return
             own = None if failure is None else (type(failure).__name__, str(failure))
@@ -82,13 +78,6 @@ class Agreement:
         if rank and self.size > 1 and others < self.size:
             text = f"{text} (on rank {rank})"
         raise kind(text) from (failure if rank == self.rank else None)
-
-    def _wait_for_all(self) -> None:
-        """Wait with pauses, as other processes of the node may need the core to write."""
-        barrier, pause = self.comm.Ibarrier(), 0.0
-        while not barrier.Test():
-            time.sleep(pause)
-            pause = min(pause + _PAUSE_GROWTH, _LONGEST_PAUSE)
 
     def compare(self, facts: Sequence[Json]) -> None:
         """Raise ValueError on all processes if their facts differ, one for each leaf."""

@@ -80,7 +80,7 @@ class Reports:
                 os.close(file)
 
     def expect(self, number: int = 0) -> None:
-        """Note that all reports up to a number have been sent: they arrive soon, or never."""
+        """Note that all reports up to a number were sent: those missing soon are lost."""
         self._sent = number, time.monotonic()
 
     def _is_overdue(self, number: int) -> bool:

@@ -31,7 +31,7 @@ from ..arguments.dtypes import DATATYPES, OPERATORS
 from ..arguments.types import PyTree
 from ..mpi import binding, handles
 from ..operations._eager import ArrayOrLeaves, EagerCall, EagerRun, wrap_eager_calls
-from ..watch.meetings import meeting
+from ..watch.meetings import meeting, wait_for_all
 from ..xla import call_sites
 
 #: Number of calls that may wait to be written before the next call has to wait.
@@ -189,10 +189,7 @@ class Trace:
         self._write_tables()
         if not is_alone:
             with meeting("the end of its trace", "all ranks end it together."):
-                # Another process may still compute for long: no busy waiting.
-                barrier = self._comm.Ibarrier()
-                while not barrier.Test():
-                    time.sleep(0.001)
+                wait_for_all(self._comm)
                 self._compare_clocks()
             self._comm.Free()
         count, lost = summary or (0, 0)

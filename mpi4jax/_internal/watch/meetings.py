@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
 from mpi4jax import _core
+
+#: Seconds by which pauses grow while a rank waits for others, and the longest pause.
+_PAUSE_GROWTH, _LONGEST_PAUSE = 1e-5, 1e-3
 
 
 @contextlib.contextmanager
@@ -26,3 +30,11 @@ def meeting(name: str, rule: str, members: Sequence[int] | None = None) -> Itera
         yield
     finally:
         _core.end_meeting(call)
+
+
+def wait_for_all(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks with pauses, as others may still need this core for long."""
+    barrier, pause = comm.Ibarrier(), 0.0
+    while not barrier.Test():
+        time.sleep(pause)
+        pause = min(pause + _PAUSE_GROWTH, _LONGEST_PAUSE)
