@@ -103,8 +103,11 @@ class WholePlan(PlanBase, Generic[D]):
 
     _gather_call: type[WholeCall[D]]
     _scatter_call: type[ScatterBase[D]]
-    #: Whether the processes are those of a mesh.
-    _is_on_mesh: bool
+
+    @property
+    @abstractmethod
+    def _is_on_mesh(self) -> bool:
+        """Whether the processes are those of a mesh."""
 
     @property
     @abstractmethod

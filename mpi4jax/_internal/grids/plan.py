@@ -30,6 +30,11 @@ class GridPlan(WholePlan[Division]):
 
     @property
     @override
+    def _is_on_mesh(self) -> bool:
+        return self._grid.is_on_mesh
+
+    @property
+    @override
     def comm(self) -> MPI.Intracomm:
         """The communicator of the grid of processes."""
         return self._grid.comm

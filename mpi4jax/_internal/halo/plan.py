@@ -81,7 +81,6 @@ class Plan(GhostPlan, GridPlan):
     ) -> None:
         self._grid = grid = Grid.of("halo.Plan", comm, names, periods)
         self._communicator = handles.communicator("halo.Plan", grid.comm)
-        self._is_on_mesh = grid.is_on_mesh
         ndim = len(grid.dims)
         positions = _integers("axes", range(-ndim, 0) if axes is None else axes, ndim)
         if len(set(positions)) != ndim:

@@ -78,7 +78,6 @@ class Layout(GridPlan):
     ) -> None:
         self._grid = grid = Grid.of(NAME, comm, names)
         self._communicator = handles.communicator(NAME, grid.comm)
-        self._is_on_mesh = grid.is_on_mesh
         self.mesh = comm if isinstance(comm, jax.sharding.Mesh) else None
         self.dims = grid.dims
         self._divide(shape, axes)

@@ -58,7 +58,7 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     _scatter_call = ScatterCall
 
     def __init__(self, rows: RankRows | MeshRows) -> None:
-        self._rows, self._is_on_mesh = rows, rows.is_on_mesh
+        self._rows = rows
         #: The number of rows of a field on this process.
         self.size = rows.size
 
@@ -126,6 +126,11 @@ class Plan(GhostPlan, WholePlan[RowDivision]):
     @override
     def __repr__(self) -> str:
         return f"<{NAME}: {self._rows}>"
+
+    @property
+    @override
+    def _is_on_mesh(self) -> bool:
+        return self._rows.is_on_mesh
 
     @property
     @override
