@@ -186,7 +186,7 @@ class WholePlan(PlanBase, Generic[D]):
 
 
 def _nothing_of(x: PyTree) -> Array:
-    """What a process has of a whole array that another process has: nothing."""
+    """An empty array in the place of a whole array that another process has."""
     dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(x))
     nothing = jnp.zeros((0,) * len(jnp.shape(x)), dtype)
     # JAX may differentiate a tracer, or map over it, here as where the array is.

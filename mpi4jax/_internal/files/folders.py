@@ -36,7 +36,7 @@ _LOCK = ".lock"
 #: The offset and size in a file of a chunk that it does not have.
 _NO_CHUNK = (1 << 64) - 1
 
-#: Seconds between two looks for such a file.
+#: Seconds between two looks for the folder that rank 0 has made.
 _INTERVAL = 0.01
 
 
@@ -101,7 +101,12 @@ class Lease:
         shutil.rmtree(grave, ignore_errors=True)
 
     def publish(self, path: Path) -> list[Path]:
-        """Give the folder its final name, and return what had it before, to be removed."""
+        """Give the folder its final name.
+
+        Returns:
+            The folder that had the name before, if any, to be removed.
+
+        """
         replaced = []
         if path.exists():
             if not self._overwrite:
@@ -374,8 +379,8 @@ def publish(
     """Write the manifest of a checkpoint, and give its folder the final name.
 
     Returns:
-        What is to be removed then: the checkpoint that had this name, and those of the
-        same folder that are older than the newest ones to be kept.
+        The folders to be removed: the replaced checkpoint, and those in the same folder
+        that are older than the `keep` newest ones.
 
     """
     shutil.rmtree(files.folder / reports.FOLDER)
@@ -389,7 +394,7 @@ def publish(
 
 
 def _retire_checkpoint(path: Path) -> Path:
-    """Give a checkpoint a name by which it is none, until it is removed."""
+    """Remove the manifest of a checkpoint, and rename the folder, which is then removed."""
     (path / MANIFEST).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):  # another run removes it, too
         return retire(path)
@@ -397,7 +402,7 @@ def _retire_checkpoint(path: Path) -> Path:
 
 
 def retire(path: Path) -> Path:
-    """Give a folder the name of one that is removed."""
+    """Rename a folder that will be removed, and return the new name."""
     name = path.with_name(f".{path.name.strip('.')}.removed")
     shutil.rmtree(name, ignore_errors=True)
     return path.rename(name)

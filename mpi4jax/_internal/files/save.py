@@ -457,7 +457,7 @@ class Saving:
         self._is_cancelled = threading.Event()
         self._failure: Exception | None = None
         self._was_awaited = False
-        #: What is to be removed once this checkpoint is whole.
+        #: Folders of replaced and outdated checkpoints, which are removed at the end.
         self._retired: list[Path] = []
 
     @override
