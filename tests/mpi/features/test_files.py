@@ -359,7 +359,7 @@ def test_checkpoints_of_one_name_in_the_background(folder):
 
 
 def test_a_checkpoint_is_replaced_where_names_can_not_be_swapped(folder, monkeypatch):
-    """A checkpoint that the user has called old is none of the one that is replaced."""
+    """A checkpoint that the user has named `a.old` is kept when `a` is replaced."""
     from mpi4jax import _core
 
     monkeypatch.setattr(_core, "swap_names", lambda *_: False)
